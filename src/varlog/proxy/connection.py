@@ -1,4 +1,4 @@
-"""HttpConnection, SocketConnection: server connections with bounds and a clean drop.
+"""HttpConnection, SocketConnection: server connections with bounds.
 
 uvicorn's protocols, with what ASGI does not offer. An ASGI application can wait until its bytes are sent, and no more: it cannot
 see whether they move, nor send a last message past those that do not, nor disconnect a peer that reads nothing. A connection

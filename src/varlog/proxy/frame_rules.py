@@ -1,4 +1,4 @@
-"""PURE. EntryFrame, FrameCache: consecutive entries, rendered once for all followers.
+"""PURE. EntryFrame, FrameCache: entries rendered once for all followers.
 
 Frames tile the positions: each begins where the one before it ends, also over positions that hold no entry. So a reader that has
 one frame finds the next one under the position where it ended, or it is not cached.

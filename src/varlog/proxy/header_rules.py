@@ -1,4 +1,4 @@
-"""PURE. AcceptedNames: the hosts that a proxy answers for; media types of requests.
+"""PURE. AcceptedNames: the hosts that a proxy answers for; media types.
 
 A page of another site can have its own name resolve to this machine (DNS rebinding): its browser then takes the proxy for that
 site, and lets the page read and change everything. The name is in the Host of every request of a browser. So a proxy answers for

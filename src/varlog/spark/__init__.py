@@ -1,4 +1,7 @@
-"""The log on Spark: the data source "varlog", and the jobs that a log needs. Needs `pip install 'varlog[spark]'`."""
+"""The log on Spark: the data source "varlog", and maintenance jobs.
+
+Needs `pip install 'varlog[spark]'`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that was read from the log, as Spark and as Arrow see them."""
+"""The columns of a DataFrame that was read from the log, for Spark and for Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SparkConnection: the connection that a Python worker of Spark keeps between tasks.
+"""SparkConnection: the connection that a Spark worker keeps between tasks.
 
 Spark's Python workers run task after task; a new connection for each task would cost more than a small micro-batch.
 """

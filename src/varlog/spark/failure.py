@@ -1,4 +1,7 @@
-"""failure_of(): what is wrong when something failed on Spark, in one sentence, whichever process it began in."""
+"""spark_failure(): the cause of a failure on Spark, in one sentence.
+
+In whichever process it began.
+"""
 
 from __future__ import annotations
 

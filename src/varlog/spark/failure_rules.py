@@ -1,4 +1,7 @@
-"""PURE. What a failed Spark action says of its cause: our own sentence, found in the stack traces of two languages around it."""
+"""PURE. SparkFailure: the cause of a failed Spark action, from its stack traces.
+
+Our own message is inside the stack traces of two languages.
+"""
 
 from __future__ import annotations
 

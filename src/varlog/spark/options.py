@@ -1,7 +1,7 @@
-"""PURE. The options of the data source: names, defaults, checks. A wrong one is refused with its name and what is right.
+"""PURE. The options of the data source: names, defaults and checks.
 
-Spark hands options over as strings, their names in any case. Their meaning is documented here and in
-docs/guide/spark.md, nowhere else.
+A wrong one is refused with its name and the accepted values. Spark hands options over as strings, their names in any case. Their
+meaning is documented here and in docs/guide/spark.md, nowhere else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""session(): a SparkSession that works wherever Python does: this interpreter for its workers, and a Java runtime if there is none.
+"""session(): a SparkSession that needs nothing but Python.
 
-A cluster's own session needs none of this: `spark-submit` brings Java, and `varlog.spark.register(spark)` the data source.
+Its workers run this interpreter; where there is no Java, a packaged runtime is used. A cluster's own session needs none of this:
+`spark-submit` brings Java, and `varlog.spark.register(spark)` the data source.
 """
 
 from __future__ import annotations

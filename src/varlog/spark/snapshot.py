@@ -1,4 +1,6 @@
-"""Snapshot: the newest value of each key of a topic, and the position it is good for. Who starts from it needs no Spark to read it.
+"""TopicSnapshot: the newest value of each key of a topic, up to a position.
+
+Reading it needs no Spark.
 
     PATH/part-*.parquet     columns key, value, glsn, timestamp: a row a key, in no order
     PATH/_snapshot.json     what it is, and which files belong to it; nothing is a snapshot without this file

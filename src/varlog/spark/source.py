@@ -1,4 +1,7 @@
-"""VarlogDataSource: what Spark calls "varlog": its columns, and the makers of its readers and writers."""
+"""VarlogDataSource: the entry point of Spark's data source "varlog".
+
+Its columns, readers and writers.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The archive of a topic: its files, its manifest, and reads of archive and live log as one."""
+"""The archive of a topic: files, manifest, and reads of archive and log as one."""

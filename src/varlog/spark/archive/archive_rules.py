@@ -1,6 +1,7 @@
-"""PURE. The rules of an archive: what is in it, what to write next, what may be trimmed, and which of its files a read needs.
+"""PURE. ArchiveCommit, Contents: what an archive has, and what follows from it.
 
-Positions are GLSNs, ranges half-open. An archive holds one range of a topic, without gaps; only its manifest says how far.
+What to write next, what may be trimmed, and which files a read needs. Positions are GLSNs, ranges half-open. An archive holds one
+range of a topic, without gaps; only its manifest says how far.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The files of an archive: through Hadoop in a job's driver, through pyarrow where there is only Python. Local paths, and URIs.
+"""ArrowFiles, HadoopFiles: the files of an archive.
 
-A path without a scheme is a local one, for both.
+Hadoop in the driver of a job, pyarrow where there is only Python. Local paths and URIs. A path without a scheme is a local one,
+for both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The manifest of an archive: one JSON file a commit, numbered without gaps. Only what it names is in the archive.
+"""The manifest of an archive: one JSON file per commit, numbered without gaps.
+
+Only what it names is in the archive.
 
     PATH/_varlog/<topic>/<number, 20 digits>.json                                      a commit: taken once, never changed
     PATH/topic=<topic>/glsn_range=<begin>-<end>-<run>/part-*.parquet                   its entries, sorted by position

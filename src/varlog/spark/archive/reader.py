@@ -1,4 +1,7 @@
-"""Reads with option archive=PATH: what the archive has comes from its files, the rest from the log, each position once."""
+"""ArchivedResolver: reads with option archive=PATH, each position once.
+
+What the archive has is read from its files, the rest from the log.
+"""
 
 from __future__ import annotations
 

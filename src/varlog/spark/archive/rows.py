@@ -1,4 +1,7 @@
-"""Rows of an archive's files as record batches: row group by row group, so that memory stays flat."""
+"""Rows of archive files as record batches, row group by row group.
+
+So memory stays flat.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ArchiveKeeper: how a range of a topic gets into its archive, once"""
+"""ArchiveWriter: brings a range of a topic into its archive exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 
-class ArchiveKeeper:
+class ArchiveWriter:
     """The only one who changes an archive. Several at once, in whatever processes, do not harm each other."""
 
     def __init__(self, spark: SparkSession, files: HadoopFiles, cluster: int, topic: Topic) -> None:

@@ -1,1 +1,1 @@
-"""The audit: what a task proves of one replica, and what is proven of all of them together."""
+"""The audit: verifies each replica, and all replicas of a stream together."""

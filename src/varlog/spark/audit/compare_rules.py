@@ -1,4 +1,7 @@
-"""PURE. What an audit proves of the replicas together: that they are equal, and that a topic's positions are there once each."""
+"""PURE. Comparison of replicas: whether they are equal, and positions complete.
+
+Every position of a topic must exist exactly once, over all its streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. The vocabulary of an audit: what a task reads, blocks of a replica and their digests, runs of positions, findings."""
+"""PURE. The nouns of an audit: ranges, blocks with digests, runs, findings."""
 
 from __future__ import annotations
 

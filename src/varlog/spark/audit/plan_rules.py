@@ -1,4 +1,7 @@
-"""PURE. What the tasks of an audit read: the ranges of every replica of a stream, alike for all of them, balanced by bytes."""
+"""PURE. StreamPlan: the ranges that the tasks of an audit read.
+
+The same ranges for all replicas of a stream, balanced by bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""PURE. What an audit proves of one replica while it reads it: checksums, LLSNs without a gap, order; and a digest to compare.
+"""PURE. Walk: verifies one replica while it is read.
 
-Nothing here runs per entry. Replicas are equal byte for byte, so equal headers (which hold the bodies' checksums) and equal commit
-rows mean equal entries: a block's digest is of these. Where a digest differs the block is read once more, batch by batch.
+Checksums, LLSNs without a gap, order; and a digest to compare with other replicas. Nothing here runs per entry. Replicas are
+equal byte for byte, so equal headers (which hold the bodies' checksums) and equal commit rows mean equal entries: a block's
+digest is of these. Where a digest differs the block is read once more, batch by batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task of an audit: reads its part of one replica or log unit from its node"""
+"""Task: reads one range of a replica or log unit from its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AuditedTopic: one topic under audit, on the driver: what is to be read, what was found, and what must be looked at again."""
+"""AuditedTopic: the audit of one topic, on the driver.
+
+What to read, what was found, and what to read again in detail.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The jobs that a log needs: each is a function on a SparkSession, and a command of `varlog spark`."""
+"""Maintenance jobs: functions on a SparkSession, and commands of `varlog spark`."""

@@ -1,7 +1,8 @@
-"""archive(): a topic into Parquet files, exactly once, once or for ever; then, if asked, trims what is safely there.
+"""archive(): copies a topic into Parquet files exactly once; optionally trims it.
 
-A range is written into a directory of its own, read back and checked, then committed by one new file of the manifest; only what the
-manifest names is trimmed. A run that is killed anywhere is followed by one that goes on behind the manifest's end.
+Once, or continuously. A range is written into a directory of its own, read back and checked, then committed by one new file of
+the manifest; only what the manifest names is trimmed. A run that is killed anywhere is followed by one that goes on behind the
+manifest's end.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from varlog.spark.archive.archive_rules import (
     trim_point,
 )
 from varlog.spark.archive.files import HadoopFiles
-from varlog.spark.archive.writer import ArchiveKeeper, archive_session
+from varlog.spark.archive.writer import ArchiveWriter, archive_session
 from varlog.spark.jobs.progress import Progress, java_ended, silent
 
 # A continuous archive looks for new entries so often, and writes what is less than a range after so long.
@@ -125,7 +126,7 @@ class Archiver:
         self.topic = log.topic
         self._spark = archive_session(spark)
         files = HadoopFiles(spark, path)
-        self.keeper = ArchiveKeeper(self._spark, files, int(log.connector.view().cluster), self.topic)
+        self.keeper = ArchiveWriter(self._spark, files, int(log.connector.view().cluster), self.topic)
         self.path = files.path
         self.reader = reader_name(files.path)
         self._log = log

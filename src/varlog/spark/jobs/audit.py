@@ -1,4 +1,4 @@
-"""audit(): reads every replica of every log stream, and proves that the log is what it promises to be, or says where it is not.
+"""audit(): reads every replica of every log stream and verifies the log.
 
 Proven, of the positions from the low watermark (or `begin`) to the tail at the start: every checksum, of headers and bodies; the
 LLSNs of each replica without a gap; LLSN and GLSN rise together, and no batch is ordered in pieces; the replicas of a stream are

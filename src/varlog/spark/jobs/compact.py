@@ -1,4 +1,4 @@
-"""compact(): the newest value of each key of a topic, as a snapshot
+"""compact(): the newest value of each key of a topic, as a snapshot.
 
 From the beginning of the log, or from an older snapshot on.
 """

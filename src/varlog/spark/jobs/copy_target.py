@@ -1,7 +1,7 @@
-"""The topic that a copy goes into, with the positions of what it is a copy of: one log stream, and nobody else writes to it.
+"""The target topic of a copy, which keeps the positions of its source.
 
-In a topic with one log stream, positions follow each other as its entries do, from its first one on. So a copy needs no account
-of its own: how far it is, is where the topic ends.
+It has one log stream, and only the copy writes to it. In a topic with one log stream, positions follow each other as its entries
+do, from its first one on. So a copy needs no account of its own: how far it is, is where the topic ends.
 """
 
 from __future__ import annotations

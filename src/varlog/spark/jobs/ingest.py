@@ -1,4 +1,4 @@
-"""ingest(): files, or any DataFrame, into a topic, each row once
+"""ingest(): files, or any DataFrame, into a topic, each row exactly once.
 
 Files: the write is named after the files, so that running the same again completes what is missing, or finds it done. A folder
 that grows, with a checkpoint: each new file once, as a stream.

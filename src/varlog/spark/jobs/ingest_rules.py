@@ -1,4 +1,4 @@
-"""PURE. What an ingest makes of files: which formats there are, what of a row becomes an entry, and the name of the writer."""
+"""PURE. FileFormat: how files are read, and what of a row becomes an entry."""
 
 from __future__ import annotations
 

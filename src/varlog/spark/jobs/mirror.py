@@ -1,7 +1,7 @@
-"""mirror(): a topic of one cluster as a topic of another: positions, bytes and times kept, exactly once, once or for ever.
+"""mirror(): copies a topic to another cluster exactly once.
 
-How far the mirror is, is where its topic ends: a checkpoint that was lost, or written before its batch was, costs nothing but a
-comparison of what is there already.
+Positions, bytes and times are kept. Once, or continuously. How far the mirror is, is where its topic ends: a checkpoint that was
+lost, or written before its batch was, costs nothing but a comparison of what is there already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress: how a job reports how far it is, and how it is asked to stop"""
+"""Progress: how a job reports its progress, and how it is stopped."""
 
 from __future__ import annotations
 

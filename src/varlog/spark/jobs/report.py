@@ -1,4 +1,4 @@
-"""report(): rates, sizes, arrivals and skew of a topic, over time and log streams; for people, for programs, and as a page."""
+"""report(): rates, sizes, arrivals and skew of a topic, as values and as a page."""
 
 from __future__ import annotations
 

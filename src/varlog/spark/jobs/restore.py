@@ -1,6 +1,7 @@
-"""restore(): an archive back into a topic: the same positions, bytes and times. Killed and run again, it goes on where it was.
+"""restore(): copies an archive back into a topic with one log stream.
 
-The new topic has one log stream of its own: log_stream and llsn of the archived entries are not brought back.
+The same positions, bytes and times. After a crash, a new run continues. The new topic has one log stream of its own: log_stream
+and llsn of the archived entries are not brought back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A user's SQL, checked before anything runs; session settings for a while"""
+"""A user's SQL, checked before anything runs; temporary session settings."""
 
 from __future__ import annotations
 

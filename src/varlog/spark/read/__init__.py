@@ -1,1 +1,1 @@
-"""Batch reads: what is read, how it is cut into tasks, and how a task reads its part."""
+"""Batch reads: what is read, how it is split into tasks, and how a task reads."""

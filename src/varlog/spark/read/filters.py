@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down: those on topic, glsn, log_stream and timestamp become ranges of what is read at all.
+"""Filters that Spark pushes down, as ranges of topic, glsn, log_stream, timestamp.
 
 A filter that is taken is applied exactly, so Spark does not apply it again; every other one is handed back.
 """

@@ -1,4 +1,4 @@
-"""Partition: what one task reads, and the rows that it makes of it"""
+"""LogPartition: what one task reads, and the rows that it yields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. How a batch read is cut into tasks: measured ranges of log streams in, pieces of about equal bytes out.
+"""PURE. ReadPiece: how a batch read is cut into tasks of about equal bytes.
 
 A range may be cut anywhere; where a batch begins costs nothing, elsewhere both neighbours fetch the batch in between.
 """

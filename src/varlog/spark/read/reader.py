@@ -1,4 +1,7 @@
-"""Reader: a batch read of the log: options and filters into partitions, in the driver; partitions into rows, in tasks."""
+"""BatchReader: options and filters become partitions, and partitions rows.
+
+Partitions in the driver, rows in tasks.
+"""
 
 from __future__ import annotations
 

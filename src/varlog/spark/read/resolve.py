@@ -1,4 +1,7 @@
-"""Resolver: which entries a batch read is of: asks the log for its topics, tails and times, and measures what is to be read."""
+"""Resolver: which entries a batch read covers, measured.
+
+Asks the log for its topics, tails and times.
+"""
 
 from __future__ import annotations
 

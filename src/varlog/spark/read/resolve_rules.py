@@ -1,4 +1,4 @@
-"""PURE. Which topics, positions and times a read is of
+"""PURE. TopicRange: which topics, positions and times a read covers.
 
 What is gone on purpose (trimmed) and what is gone without a reason (missing) are different errors: only the first has a remedy in
 the options.

@@ -1,4 +1,7 @@
-"""PURE. The page of a report: one HTML file that needs nothing else, in light and dark; every plot's numbers are in a table too."""
+"""PURE. The page of a report: one self-contained HTML file.
+
+In light and dark; the numbers of every plot are in a table as well.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PURE. The plots of a report's page, as SVG that takes its colours from the page: columns over time, distributions, shares."""
+"""PURE. The plots of a report's page as SVG: columns, distributions, shares.
+
+Their colours come from the page.
+"""
 
 from __future__ import annotations
 

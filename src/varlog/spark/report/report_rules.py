@@ -1,4 +1,4 @@
-"""PURE. What a report contains: its nouns, and how its figures are computed"""
+"""PURE. TopicReport: the figures of a report, and how they are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamReader: offsets, tasks and rows of a stream, batch after batch
+"""StreamReader: offsets, tasks and rows of a stream, micro-batch by micro-batch.
 
 Spark calls everything but `read` in one Python process that lives as long as the query: what is kept here is kept between calls.
 """

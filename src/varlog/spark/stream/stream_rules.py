@@ -1,4 +1,7 @@
-"""PURE. How far one micro-batch reads (limits, shared among topics), and how its ranges are cut into tasks, the same every time."""
+"""PURE. How far a micro-batch reads, and how its ranges are split into tasks.
+
+Limits are shared among topics; a repeated micro-batch has the same tasks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamTopics: the topics that a stream reads: which there are, where each begins and ends now, and what lies between two offsets.
+"""StreamTopics: the topics of a stream, their ends, and ranges between offsets.
 
 Asked at every trigger, so it asks little: one question a topic for its end, one a log stream for a range.
 """

@@ -1,4 +1,4 @@
-"""PURE. Exactly-once writes are decided here: which task attempts are the same write.
+"""PURE. Decides Spark's exactly-once: which task attempts are the same write.
 
 Spark runs a task again after a failure, and sometimes twice at once. Every attempt of a task computes the same producer id
 (`producer_of`), so that all of them extend the same sequence of batches, and the log appends each batch of it once

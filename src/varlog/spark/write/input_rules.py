@@ -1,4 +1,4 @@
-"""PURE. InputColumns: which columns of a DataFrame a write needs, and which it refuses."""
+"""PURE. InputColumns: which columns of a DataFrame a write uses or refuses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Payload: the rows of record batches as entries: checked, cut into batches of the log, and spread over streams by a key.
+"""Payload: rows of record batches as entries, cut into batches of the log.
 
-Nothing here runs per row. Where a batch ends depends on the rows alone, not on how Spark cut them into record batches: an
-attempt that sees the same rows in the same order makes the same batches, which the log then recognises.
+Checked, and spread over streams by a key. Nothing here runs per row. Where a batch ends depends on the rows alone, not on how
+Spark cut them into record batches: an attempt that sees the same rows in the same order makes the same batches, which the log
+then recognises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BatchWriter, StreamWriter: what Spark calls to write a DataFrame or a micro-batch."""
+"""BatchWriter, StreamWriter: what Spark calls to write to a topic."""
 
 from __future__ import annotations
 
