@@ -1,4 +1,4 @@
-"""The demo's verdicts can fail: each kind of violation is found by its own claim."""
+"""The demo's claims can fail: each kind of violation is found."""
 
 from __future__ import annotations
 
@@ -11,113 +11,118 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.demo import History, judge
+from varlog.cli.demo_history import DemoHistory
 from varlog.cli.spark_demo import INSTALL, ROWS, SparkFigures, SparkTask, run_spark
-from varlog.model.entry import Entry
-from varlog.model.ids import LogStreamID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.verify.history import AppendCall, CallOutcome, Seen
 
-LOST, GAP, DOUBLED, DISORDER, FOLLOWED = range(5)
+LOST, GAP, TWICE, CHANGED, DISORDER, FOLLOWED = range(6)
 
 
 class Story:
-    """Two clients, four entries, all told as it was."""
+    """Two clients append four entries one after the other, and a reader follows."""
 
-    def __init__(self) -> None:
-        self.history = History()
-        self.data = [b"client 1 entry 1", b"client 2 entry 1", b"client 1 entry 2", b"client 2 entry 2"]
-        for glsn, data in enumerate(self.data, 1):
-            self.history.acknowledge(glsn, data)
-        self.newest = 4
-        self.followed = list(self.data)
-        self.positions = [1, 2, 3, 4]
-        self.filled = frozenset[int]()
+    def __init__(self, *, sequenced: bool = False) -> None:
+        self.sequenced = sequenced
+        # What was appended, in real time, with the position that was acknowledged; 0: refused, None: unknown.
+        self.appends: list[tuple[bytes, int | None]] = [
+            (b"client 1 entry 1", 1),
+            (b"client 2 entry 1", 2),
+            (b"client 1 entry 2", 3),
+            (b"client 2 entry 2", 4),
+        ]
+        self.stored = {at: data for data, at in self.appends if at}
+        self.followed = [1, 2, 3, 4]
+        self.junk = set[int]()
 
     def broken(self) -> list[int]:
         """The claims that do not hold."""
-        entries = [
-            Entry(GLSN(glsn), LLSN(glsn), LogStreamID(1), 0, data)
-            for glsn, data in zip(self.positions, self.data, strict=True)
-        ]
-        verdicts = judge(self.history, entries, self.newest, self.followed, self.filled)
-        return [number for number, verdict in enumerate(verdicts) if verdict.violations]
+        demo = DemoHistory("demo", sequenced=self.sequenced)
+        for data, at in self.appends:
+            append = AppendCall(topic="demo", client="client", entries=(data,), started=demo.history.event())
+            append.ended = demo.history.event()
+            append.outcome = {None: CallOutcome.UNKNOWN, 0: CallOutcome.REJECTED}.get(at, CallOutcome.DONE)
+            append.first = Seen(at, at, 1, data) if at else None
+            demo.history.operations.append(append)
+        demo.receive([Seen(at, at, 1, self.stored[at]) for at in self.followed])
+        entries = [Seen(at, at, 1, data) for at, data in self.stored.items()]
+        demo.finish(entries, max(self.stored), self.junk)
+        return [number for number, claim in enumerate(demo.claims()) if claim.violations]
+
+    def store(self, at: int, data: bytes) -> None:
+        self.stored[at] = data
+        self.followed.append(at)
 
 
 def lose_the_last(story: Story) -> None:
-    del story.data[-1], story.positions[-1], story.followed[-1]
-    story.newest = 3
+    del story.stored[4], story.followed[-1]
 
 
 def leave_a_gap(story: Story) -> None:
-    story.positions[-1] = story.newest = 5
-    story.history.acknowledged[5] = story.history.acknowledged.pop(4)
+    story.appends[-1] = (story.appends[-1][0], 5)
+    lose_the_last(story)
+    story.store(5, story.appends[-1][0])
 
 
-def swap_a_clients_entries(story: Story) -> None:
-    story.data[0], story.data[2] = story.data[2], story.data[0]
-    story.followed = list(story.data)
-    story.history.acknowledged = dict(enumerate(story.data, 1))
+def swap_two_entries(story: Story) -> None:
+    (first, _), second, (third, _), fourth = story.appends
+    story.appends = [(first, 3), second, (third, 1), fourth]
+    story.stored = {1: third, 2: second[0], 3: first, 4: fourth[0]}
 
 
 def store_one_twice(story: Story) -> None:
-    story.data.append(b"client 2 entry 2")
-    story.positions.append(5)
-    story.followed.append(b"client 2 entry 2")
-    story.newest = 5
+    story.store(5, story.appends[-1][0])
 
 
 def store_a_refused_one(story: Story) -> None:
-    story.history.refused.append(story.data[3])
+    story.appends[-1] = (story.appends[-1][0], 0)
 
 
-def give_one_position_twice(story: Story) -> None:
-    story.history.acknowledge(4, story.data[3])
+def assign_one_position_twice(story: Story) -> None:
+    story.appends.append((b"client 1 entry 3", 4))
 
 
 def skip_one_for_the_follower(story: Story) -> None:
     del story.followed[1]
 
 
-def test_what_was_told_as_it_is_has_no_violation() -> None:
+def test_a_correct_history_has_no_violation() -> None:
     assert Story().broken() == []
+    assert Story(sequenced=True).broken() == []
 
 
 @pytest.mark.parametrize(
-    ("spoil", "claims"),
+    ("break_it", "claims"),
     [
         (lose_the_last, [LOST]),
-        (leave_a_gap, [GAP]),
-        (swap_a_clients_entries, [DISORDER]),
-        (store_one_twice, [DOUBLED, DISORDER]),
-        (store_a_refused_one, [DOUBLED]),
-        (give_one_position_twice, [LOST]),
+        (leave_a_gap, [GAP, FOLLOWED]),
+        (swap_two_entries, [DISORDER]),
+        (store_one_twice, [TWICE]),
+        (store_a_refused_one, [TWICE]),
+        (assign_one_position_twice, [LOST, CHANGED, DISORDER]),
         (skip_one_for_the_follower, [FOLLOWED]),
     ],
 )
-def test_each_violation_is_found(spoil: Callable[[Story], None], claims: list[int]) -> None:
+def test_each_violation_is_found(break_it: Callable[[Story], None], claims: list[int]) -> None:
     story = Story()
-    spoil(story)
+    break_it(story)
     assert story.broken() == claims
 
 
-def test_an_append_without_an_answer_may_be_there_or_not() -> None:
+def test_an_append_with_an_unknown_outcome_may_be_in_the_log_or_not() -> None:
     """Law 10: both are honest."""
     story = Story()
-    story.history.unknown += [b"client 1 entry 3", b"client 2 entry 3"]
-    story.data.append(b"client 1 entry 3")
-    story.followed.append(b"client 1 entry 3")
-    story.positions.append(5)
-    story.newest = 5
+    story.appends += [(b"client 1 entry 3", None), (b"client 2 entry 3", None)]
+    story.store(5, b"client 1 entry 3")
     assert story.broken() == []
 
 
-def test_a_position_that_was_given_up_for_good_is_no_gap() -> None:
-    """Junk counts as a position; one that says nothing of itself is a gap."""
-    story = Story()
+def test_a_position_filled_with_junk_is_no_gap() -> None:
+    """A position of a sequenced topic has an entry or junk, never both and never neither (R-SEQ-7)."""
+    story = Story(sequenced=True)
     leave_a_gap(story)
-    story.filled = frozenset({4})
+    story.junk = {4}
     assert story.broken() == []
-    story.filled = frozenset({3, 4})
+    story.junk = {3, 4}
     assert story.broken() == [GAP]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from varlog.cli.demo import History
+from varlog.cli.demo_history import DemoHistory
 from varlog.cli.fault_report import (
     FaultAccount,
     Killed,
@@ -18,22 +18,24 @@ from varlog.cli.fault_report import (
     picture,
     sparkline,
 )
-from varlog.model.entry import Entry
-from varlog.model.ids import LogStreamID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.verify.history import AppendCall, CallOutcome, Seen
 
 KILLED = [Killed("the primary of log stream 1", "vsn-1", 0.25, 1.5, 1200)]
 DATA = [b"client 1.1 entry 1", b"client 1.1 entry 2", b"client 1.1 entry 3"]
 
 
-def account(
-    stored: list[bytes], *, told: list[bytes] = DATA, followed: list[bytes] | None = None
-) -> FaultAccount:
-    history = History()
-    for glsn, data in enumerate(told, 1):
-        history.acknowledge(glsn, data)
-    entries = [Entry(GLSN(at), LLSN(at), LogStreamID(1), 0, data) for at, data in enumerate(stored, 1)]
-    return account_of(history, entries, len(stored), stored if followed is None else followed, KILLED)
+def account(stored: list[bytes], *, followed: list[bytes] | None = None) -> FaultAccount:
+    demo = DemoHistory("demo")
+    for glsn, data in enumerate(DATA, 1):
+        append = AppendCall(topic="demo", client="client 1.1", entries=(data,), started=demo.history.event())
+        append.outcome, append.first = CallOutcome.DONE, Seen(glsn, glsn, 1, data)
+        append.ended = demo.history.event()
+        demo.history.operations.append(append)
+        demo.acknowledged += 1
+    entries = [Seen(at, at, 1, data) for at, data in enumerate(stored, 1)]
+    demo.receive(entries if followed is None else entries[: len(followed)])
+    demo.finish(entries, len(stored), set())
+    return account_of(demo, KILLED)
 
 
 def test_everything_in_its_place_holds() -> None:
@@ -46,12 +48,12 @@ def test_everything_in_its_place_holds() -> None:
     ("stored", "followed", "row"),
     [
         (DATA[:2], None, "lost"),
-        ([*DATA, DATA[0]], None, "doubled"),
+        ([*DATA, DATA[0]], None, "duplicated"),
         ([DATA[1], DATA[0], DATA[2]], None, "out of order"),
         (DATA, DATA[:2], "out of order"),
     ],
 )
-def test_what_is_lost_doubled_or_out_of_order_is_counted(
+def test_what_is_lost_duplicated_or_out_of_order_is_counted(
     stored: list[bytes], followed: list[bytes] | None, row: str
 ) -> None:
     found = account(stored, followed=followed)

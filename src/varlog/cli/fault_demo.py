@@ -1,6 +1,7 @@
-"""`varlog demo --faults`: a cluster under load; a primary, a backup and the repository's leader are killed; the account.
+"""FaultDemo: `varlog demo --faults`, which kills processes of a cluster under load.
 
-With `--ordering sequenced`: the head of a chain, the tail of another, the sequencer and the repository's leader.
+Killed are a primary, a backup and the leading repository; with `--ordering sequenced` the head of a chain, the tail of another, the
+sequencer and the leading repository.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from varlog import aio
 from varlog.bench.figures import Acknowledgements
-from varlog.cli.demo import History, given_up
+from varlog.cli.demo_history import DemoHistory
 from varlog.cli.fault_report import FaultDisplay, Killed, ProcessLine, Scene, account_of, fault_display
 from varlog.client.admin import Admin
 from varlog.client.cluster_status import role
@@ -29,15 +30,14 @@ from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
 from varlog.localcluster.wait import all_run, make_topic, wait_until
 from varlog.model.cluster import ClusterView, Ordering
-from varlog.model.entry import Entry
-from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError
+from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import sentence
 from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 TOPIC = "demo"
-# Two streams of two copies on four nodes: they share no node, so that one of them takes appends whatever is killed.
+# Two streams of two replicas on four nodes share no node, so that one of them accepts appends whatever is killed.
 NODES, STREAMS, COPIES = 4, 2, 2
-# The log streams of a sequenced topic take turns, so that all of them are needed: a third copy is there when one is lost.
+# A sequenced topic is striped over all of its log streams, so that all are needed: each has a third replica.
 SEQUENCED_COPIES = 3
 CLIENTS, APPENDERS = 4, 8
 CALM_S = 5.0
@@ -51,33 +51,19 @@ WIDTH = 120
 
 @dataclass
 class Load:
-    """Clients of the demo, and what they were told."""
+    """The demo's clients, and the times of their acknowledged appends."""
 
-    history: History = field(default_factory=History)
+    history: DemoHistory
     times: Acknowledgements = field(default_factory=Acknowledgements)
-    followed: list[bytes] = field(default_factory=list)
     enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def append(self, log: Log, name: str) -> None:
-        """One entry after the other until it is enough; every answer is written down. Nothing is tried twice here: what is
-        tried again, the client library tries, and the log must recognise it (R-ORD-7)."""
+        """Append one entry after the other until `enough` is set."""
         count = 0
         while not self.enough.is_set():
             count += 1
-            data = f"client {name} entry {count}".encode()
-            try:
-                position = await log.append(data)
-            except OutcomeUnknown:
-                self.history.unknown.append(data)
-            except Rejected:
-                self.history.refused.append(data)
-            else:
-                self.history.acknowledge(position.glsn, data)
+            if await self.history.append(log, f"client {name}", f"client {name} entry {count}".encode()):
                 self.times.add(monotonic())
-
-    async def follow(self, log: Log) -> None:
-        async for entries in log.subscribe_lists(1):
-            self.followed += [entry.data for entry in entries]
 
 
 class FaultDemo:
@@ -86,24 +72,24 @@ class FaultDemo:
     def __init__(self, ordering: Ordering = Ordering.COMMITTED, *, quiet: bool = False) -> None:
         self._ordering = ordering
         console = Console(quiet=quiet, highlight=False)
-        # Without a terminal nobody said how wide it is: the account must not be cut.
+        # Without a terminal the width is unknown: the account must not be cut.
         self._console = console if console.is_terminal else Console(quiet=quiet, highlight=False, width=WIDTH)
         self._killed: list[Killed] = []
-        self._load = Load()
+        self._load = Load(DemoHistory(TOPIC, sequenced=ordering is Ordering.SEQUENCED))
         self._now = "starting"
         self._leader = ""
         self._over = False
         self.figures: dict[str, object] = {}
 
     async def run(self) -> bool:
-        """True if nothing is lost, doubled or out of order."""
+        """True if nothing is lost, duplicated or out of order."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 with tempfile.TemporaryDirectory(prefix="varlog-demo-") as directory:
                     return await self._run(Path(directory))
         except TimeoutError:
             raise Unavailable(
-                f"the demo did not end within {TIMEOUT_S:g} s: is the machine very busy?"
+                f"the demo did not finish within {TIMEOUT_S:g} s: is the machine very busy?"
             ) from None
 
     async def _run(self, directory: Path) -> bool:
@@ -115,17 +101,15 @@ class FaultDemo:
         )
         if not plan.replicated:
             self._console.print(
-                "There is no etcd here: one metadata repository, restarted when it is killed."
+                "etcd is not installed: there is one metadata repository, restarted when it is killed."
             )
         async with _cluster(plan, self._ordering) as supervisor:
             address = supervisor.address
             async with aio.admin(address) as admin, aio.connect(address, TOPIC) as log:
                 with fault_display(self._console) as display:
                     async with self._watched(display, supervisor, admin):
-                        entries, newest = await self._under_load(display, supervisor, admin, log)
-                        filled = await given_up(log, entries, newest)
-        load = self._load
-        account = account_of(load.history, entries, newest, load.followed, self._killed, filled)
+                        await self._under_load(display, supervisor, admin, log)
+        account = account_of(self._load.history, self._killed)
         account.show(self._console)
         self.figures = account.figures()
         return account.holds
@@ -134,12 +118,12 @@ class FaultDemo:
 
     async def _under_load(
         self, display: FaultDisplay, supervisor: Supervisor, admin: Admin, log: Log
-    ) -> tuple[list[Entry], int]:
-        """What is there in the end, and the newest position."""
-        display.say(f"{len(supervisor.pids())} processes run: {', '.join(supervisor.pids())}")
-        display.say(f"{CLIENTS} clients append, {APPENDERS} appends under way at each; a reader follows")
+    ) -> None:
+        """Append while each victim is killed, then read everything back."""
+        display.say(f"{len(supervisor.pids())} processes are running: {', '.join(supervisor.pids())}")
+        display.say(f"{CLIENTS} clients append, each with {APPENDERS} appends in flight; a reader follows")
         async with asyncio.TaskGroup() as tasks:
-            follower = tasks.create_task(self._load.follow(log), name="follow")
+            follower = tasks.create_task(self._load.history.follow(log), name="follow")
             clients = [
                 tasks.create_task(self._client(supervisor.address, number), name=f"client {number}")
                 for number in range(1, CLIENTS + 1)
@@ -150,10 +134,8 @@ class FaultDemo:
             finally:
                 self._load.enough.set()
             await asyncio.wait(clients)
-            entries, newest = await self._read_back(display, log)
-            await self._wait_followed(len(entries))
+            await self._wait_followed(await self._read_back(display, log))
             follower.cancel()
-        return entries, newest
 
     async def _client(self, address: str, number: int) -> None:
         async with aio.connect(address, TOPIC) as log, asyncio.TaskGroup() as tasks:
@@ -161,7 +143,7 @@ class FaultDemo:
                 tasks.create_task(self._load.append(log, f"{number}.{appender}"))
 
     async def _calm(self, display: FaultDisplay) -> None:
-        self._now = "all is well"
+        self._now = "running normally"
         begun = monotonic()
         await asyncio.sleep(CALM_S)
         display.say(f"{self._load.times.rate(begun, monotonic()):,.0f} appends/s acknowledged")
@@ -179,7 +161,7 @@ class FaultDemo:
         self, display: FaultDisplay, supervisor: Supervisor, admin: Admin, what: str, victim: str
     ) -> None:
         load, restarts = self._load, supervisor.restarts()[victim]
-        pid, before, killed_at = supervisor.pids()[victim], len(load.history.acknowledged), monotonic()
+        pid, before, killed_at = supervisor.pids()[victim], load.history.acknowledged, monotonic()
         supervisor.kill(victim)
         self._now = f"killed: {what} ({victim})"
         display.say(f"kill -9 {pid} ({victim}): {what}")
@@ -187,16 +169,16 @@ class FaultDemo:
         back_s = monotonic() - killed_at
         await all_run(admin)
         self._leader = await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)
-        # The first answer after the repair belongs to the pause.
+        # The first acknowledgement after the repair ends the pause.
         answered = len(load.times.moments)
         await wait_until(lambda: len(load.times.moments) > answered or load.enough.is_set())
         healed_at = monotonic()
         begin, end = load.times.longest_pause(killed_at, healed_at)
-        meanwhile = len(load.history.acknowledged) - before
+        meanwhile = load.history.acknowledged - before
         self._killed.append(Killed(what, victim, end - begin, healed_at - killed_at, meanwhile))
         display.say(
             f"{victim} is back after {back_s:.1f} s, every replica runs after {healed_at - killed_at:.1f} s; "
-            f"{meanwhile:,} appends acknowledged meanwhile, longest pause {end - begin:.2f} s"
+            f"{meanwhile:,} appends acknowledged in the meantime, longest pause {end - begin:.2f} s"
         )
 
     # --- the display ------------------------------------------------------------------------------------------
@@ -215,15 +197,15 @@ class FaultDemo:
 
     async def _watch(self, display: FaultDisplay, supervisor: Supervisor, admin: Admin) -> None:
         begun, seen = monotonic(), await admin.status()
-        told_us = max((event.time_us for event in seen.events), default=0)
+        shown_us = max((event.time_us for event in seen.events), default=0)
         while not self._over:
             try:
                 async with asyncio.timeout(LOOK_S):
                     seen = await admin.status()
             except (VarlogError, TimeoutError):
-                pass  # what it said last is shown until it answers again
-            for event in [event for event in seen.events if event.time_us > told_us]:
-                told_us = event.time_us
+                pass  # the last status is shown until the manager answers again
+            for event in [event for event in seen.events if event.time_us > shown_us]:
+                shown_us = event.time_us
                 text = sentence(event)
                 display.event(f"log stream {event.log_stream}: {text}" if event.log_stream else text)
             times = self._load.times
@@ -242,22 +224,20 @@ class FaultDemo:
     async def _wait_followed(self, entries: int) -> None:
         try:
             async with asyncio.timeout(10):
-                await wait_until(lambda: len(self._load.followed) >= entries)
+                await wait_until(lambda: self._load.history.followed >= entries)
         except TimeoutError:
             pass  # the account says what is missing
 
-    async def _read_back(self, display: FaultDisplay, log: Log) -> tuple[list[Entry], int]:
+    async def _read_back(self, display: FaultDisplay, log: Log) -> int:
         self._now = "reading everything back"
-        newest, begun = await log.tail(), monotonic()
-        entries: list[Entry] = []
-        async for part in log.subscribe_lists(1, newest + 1):
-            entries += part
-        display.say(f"read everything back: {len(entries):,} entries in {monotonic() - begun:.2f} s")
-        return entries, newest
+        begun = monotonic()
+        entries = len(await self._load.history.read_back(log))
+        display.say(f"read everything back: {entries:,} entries in {monotonic() - begun:.2f} s")
+        return entries
 
 
 def _processes(supervisor: Supervisor, seen: GetClusterStatusReply, leader: str) -> list[ProcessLine]:
-    """Each process, a storage node with the states of its replicas."""
+    """Each process; a storage node with the states of its replicas."""
     pids = supervisor.pids()
     states = {leader: "leads"} | {
         f"vsn-{health.node}": _node_text(health, seen.view) for health in seen.nodes
@@ -283,7 +263,7 @@ def _node_text(health: NodeHealth, view: ClusterView) -> str:
 
 
 def _victims(view: ClusterView) -> list[tuple[str, str]]:
-    """What is killed, in words and by the name of its process."""
+    """What is killed: a description and the name of the process."""
     first, last = view.streams[0], view.streams[-1]
     return [
         (f"the primary of log stream {first.log_stream}", f"vsn-{first.primary}"),
@@ -301,7 +281,7 @@ def _sequenced_victims(view: ClusterView) -> list[tuple[str, str]]:
 
 
 def _plan(directory: Path, ordering: Ordering) -> ClusterPlan:
-    """With the defaults of `varlog up`; replicated where there is an etcd for it."""
+    """With the defaults of `varlog up`; with replicated repositories if etcd is installed."""
     ports = free_ports(NODES + 2 + REPLICATED_PORTS)
     return ClusterPlan(
         directory,

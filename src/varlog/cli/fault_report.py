@@ -1,4 +1,7 @@
-"""What `varlog demo --faults` shows while it runs, and its account at the end"""
+"""FaultDisplay and FaultAccount: what `varlog demo --faults` shows.
+
+The display is live while it runs; the account at the end lists every acknowledged entry and the cost of every fault.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from varlog.cli.demo import History, judge
-from varlog.model.entry import Entry
+from varlog.cli.demo_history import DENSE, FOLLOWED, ONCE, ORDERED, SURVIVES, UNCHANGED, DemoHistory
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _EVENTS_SHOWN = 5
@@ -23,7 +25,7 @@ _EVENTS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ProcessLine:
-    """One process: is it there, and what is it at."""
+    """One process: its id while it runs, and what it does."""
 
     name: str
     pid: int | None
@@ -145,7 +147,7 @@ def picture(scene: Scene, events: Sequence[str], width: int) -> Group:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One character a value; a blank is nothing at all, anything more has at least the lowest bar."""
+    """One character per value. Zero is a blank; anything more has at least the lowest bar."""
     top = max(values, default=0.0)
     if top <= 0:
         return " " * len(values)
@@ -155,13 +157,11 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def fault_display(console: Console) -> FaultDisplay:
-    """Live where somebody watches."""
+    """Live on a terminal, plain lines elsewhere."""
     return LivePicture(console) if console.is_terminal else PlainLines(console)
 
 
-# FaultAccount: what `varlog demo --faults` says at the end: every acknowledged entry accounted for, every fault with its cost.
-
-_TOLD_MAX = 5
+_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,33 +177,33 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class FaultAccount:
-    """`out_of_order`: against the order of an appender, with a gap, or not as the reader saw it that followed. `given_up`:
-    positions of a sequenced topic that hold nothing, and say so."""
+    """`out_of_order`: violations of the order: gaps, positions that changed, entries before older ones, or a reader that saw
+    something else. `junk`: positions of a sequenced topic that were filled."""
 
     acknowledged: int
     lost: int
-    doubled: int
+    duplicated: int
     out_of_order: int
     refused: int
     unknown: int
-    given_up: int
+    junk: int
     violations: tuple[str, ...]
     killed: tuple[Killed, ...]
 
     @property
     def holds(self) -> bool:
-        return not (self.lost or self.doubled or self.out_of_order)
+        return not (self.lost or self.duplicated or self.out_of_order)
 
     def rows(self) -> dict[str, int]:
         return {
             "acknowledged": self.acknowledged,
             "present": self.acknowledged - self.lost,
             "lost": self.lost,
-            "doubled": self.doubled,
+            "duplicated": self.duplicated,
             "out of order": self.out_of_order,
             "refused": self.refused,
             "outcome unknown": self.unknown,
-        } | ({"given up": self.given_up} if self.given_up else {})
+        } | ({"junk positions": self.junk} if self.junk else {})
 
     def figures(self) -> dict[str, object]:
         """For programs."""
@@ -232,7 +232,7 @@ class FaultAccount:
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("killed", no_wrap=True)
-        for column in ("process", "longest pause", "all runs again after", "acknowledged meanwhile"):
+        for column in ("process", "longest pause", "running again after", "acknowledged meanwhile"):
             table.add_column(column, justify="right")
         for one in self.killed:
             times = (f"{one.pause_s:.2f} s", f"{one.healed_s:.1f} s", f"{one.acknowledged_meanwhile:,}")
@@ -240,25 +240,20 @@ class FaultAccount:
         return table
 
 
-def account_of(
-    history: History,
-    entries: list[Entry],
-    newest: int,
-    followed: list[bytes],
-    killed: Sequence[Killed],
-    filled: frozenset[int] = frozenset(),
-) -> FaultAccount:
-    """What the clients were told, against what is in the log."""
-    verdicts = judge(history, entries, newest, followed, filled)
-    lost, gaps, doubled, disordered, unlike = [len(verdict.violations) for verdict in verdicts]
+def account_of(history: DemoHistory, killed: Sequence[Killed]) -> FaultAccount:
+    """What the clients saw, checked against what is in the log."""
+    lost = history.violations(SURVIVES)
+    doubled = history.violations(ONCE)
+    out_of_order = [history.violations(checkers) for checkers in (DENSE, UNCHANGED, ORDERED, FOLLOWED)]
+    found = [lost, doubled, *out_of_order]
     return FaultAccount(
-        acknowledged=len(history.acknowledged),
-        lost=lost,
-        doubled=doubled,
-        out_of_order=gaps + disordered + unlike,
-        refused=len(history.refused),
-        unknown=len(history.unknown),
-        given_up=len(filled),
-        violations=tuple(found for verdict in verdicts for found in verdict.violations[:_TOLD_MAX]),
+        acknowledged=history.acknowledged,
+        lost=len(lost),
+        duplicated=len(doubled),
+        out_of_order=sum(map(len, out_of_order)),
+        refused=history.rejected,
+        unknown=history.unknown,
+        junk=history.junk,
+        violations=tuple(violation for violations in found for violation in violations[:_SHOWN_MAX]),
         killed=tuple(killed),
     )
