@@ -43,12 +43,12 @@ def view(found: Projection | None, revision: int = 1, trimmed: int = 0) -> Clust
 def machine(*seen: Projection) -> TokenMachine:
     made = TokenMachine(ME)
     for revision, found in enumerate(seen, 1):
-        made.look(view(found, revision))
+        made.apply_view(view(found, revision))
     return made
 
 
 def give(made: TokenMachine, epoch: int, count: int) -> GrantedTokens:
-    return made.give(TOPIC, Epoch(epoch), count)
+    return made.grant(TOPIC, Epoch(epoch), count)
 
 
 def test_positions_follow_each_other_and_a_batch_is_never_cut() -> None:
@@ -76,7 +76,7 @@ def test_an_epoch_that_was_not_seen_is_looked_up_first() -> None:
     made = TokenMachine(ME)
     with pytest.raises(UnknownEpoch):
         give(made, 1, 1)
-    made.look(view(projection(1)))
+    made.apply_view(view(projection(1)))
     assert give(made, 1, 1) == GrantedTokens(GLSN(1))
     with pytest.raises(UnknownEpoch):
         give(made, 2, 1)
@@ -96,7 +96,7 @@ def test_only_who_is_named_gives_positions(sequencer: SequencerID | None) -> Non
 def test_who_stays_counts_on_and_who_is_new_begins_above_what_was_written() -> None:
     made = machine(projection(1))
     give(made, 1, 6)
-    made.look(view(projection(2, begin=3), 2))
+    made.apply_view(view(projection(2, begin=3), 2))
     assert give(made, 2, 1) == GrantedTokens(GLSN(7)), (
         "tokens of the epoch before stay valid: they are not given again"
     )
@@ -108,7 +108,7 @@ def test_who_stays_counts_on_and_who_is_new_begins_above_what_was_written() -> N
 def test_nothing_that_was_trimmed_is_given() -> None:
     """A sequencer may be lost with positions that nobody wrote, and that were trimmed all the same."""
     made = TokenMachine(ME)
-    made.look(view(projection(2, begin=5), trimmed=20))
+    made.apply_view(view(projection(2, begin=5), trimmed=20))
     assert give(made, 2, 1) == GrantedTokens(GLSN(21))
 
 
@@ -116,22 +116,22 @@ def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
     """In a newer epoch another one may count; the tail of an old world must not be told."""
     made = machine(projection(1))
     give(made, 1, 4)
-    made.hear([(TOPIC, Epoch(2)), (TopicID(9), Epoch(3))])
+    made.apply_epochs([(TOPIC, Epoch(2)), (TopicID(9), Epoch(3))])
     for count in (0, 1):
         with pytest.raises(NotSequencing):
             give(made, 1, count)
     with pytest.raises(UnknownEpoch):
         give(made, 2, 0)
-    made.look(view(projection(2), 2))
+    made.apply_view(view(projection(2), 2))
     assert give(made, 2, 0) == GrantedTokens(GLSN(5))
 
 
 def test_an_older_view_says_nothing_and_a_topic_that_is_gone_is_forgotten() -> None:
     made = machine(projection(1), projection(2))
     give(made, 2, 4)
-    made.look(changed(view(None, 1), topics=()))
+    made.apply_view(changed(view(None, 1), topics=()))
     assert give(made, 2, 0) == GrantedTokens(GLSN(5))
-    made.look(changed(view(None, 9), topics=()))
+    made.apply_view(changed(view(None, 9), topics=()))
     assert made.epoch(TOPIC) == 0
 
 
@@ -140,10 +140,10 @@ def test_a_topic_that_comes_back_is_counted_on() -> None:
     was given in this epoch is not given a second time, and the tail does not fall."""
     made = machine(projection(1), projection(2))
     assert give(made, 2, 4) == GrantedTokens(GLSN(1))
-    made.look(changed(view(None, 1_000_000), topics=()))
+    made.apply_view(changed(view(None, 1_000_000), topics=()))
     with pytest.raises(UnknownEpoch):
         give(made, 2, 1)
-    made.look(view(projection(2), 2_000_000))
+    made.apply_view(view(projection(2), 2_000_000))
     assert give(made, 2, 0) == GrantedTokens(GLSN(5))
     assert give(made, 2, 4) == GrantedTokens(GLSN(5))
 
@@ -151,12 +151,12 @@ def test_a_topic_that_comes_back_is_counted_on() -> None:
 def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
     """Law 7: an older copy may have the topic in an epoch whose end was heard here, also while the topic was gone."""
     made = machine(projection(1))
-    made.look(changed(view(None, 2), topics=()))
-    assert made.hear([(TOPIC, Epoch(3))])
-    made.look(view(projection(1), 3))
+    made.apply_view(changed(view(None, 2), topics=()))
+    assert made.apply_epochs([(TOPIC, Epoch(3))])
+    made.apply_view(view(projection(1), 3))
     with pytest.raises(NotSequencing, match="epoch 3"):
         give(made, 1, 1)
-    made.look(view(projection(3, begin=20), 4))
+    made.apply_view(view(projection(3, begin=20), 4))
     assert give(made, 3, 1) == GrantedTokens(GLSN(20))
 
 
@@ -166,7 +166,7 @@ def test_so_many_topics_that_are_gone_are_remembered(monkeypatch: pytest.MonkeyP
     for number in range(1, 5):
         of_it = changed(projection(1), topic=TopicID(number))
         topic = Topic(TopicID(number), f"t{number}", Ordering.SEQUENCED)
-        made.look(ClusterView(ClusterID(1), number, topics=(topic,), projections=(of_it,)))
+        made.apply_view(ClusterView(ClusterID(1), number, topics=(topic,), projections=(of_it,)))
     assert list(made._gone) == [2, 3]
 
 
@@ -190,17 +190,17 @@ class World:
         self.revision += 1
 
     def look(self, sequencer: SequencerID) -> None:
-        self.machines[sequencer].look(view(self.now, self.revision))
+        self.machines[sequencer].apply_view(view(self.now, self.revision))
 
     def renew(self, sequencer: SequencerID) -> None:
-        self.machines[sequencer].hear([(TOPIC, self.now.epoch)])
+        self.machines[sequencer].apply_epochs([(TOPIC, self.now.epoch)])
         self.leased[sequencer] = True
 
     def check_ask(self, sequencer: SequencerID, epoch: Epoch, count: int) -> None:
         if not self.leased[sequencer]:
             return
         try:
-            first, skipped = self.machines[sequencer].give(TOPIC, epoch, count)
+            first, skipped = self.machines[sequencer].grant(TOPIC, epoch, count)
         except NotSequencing:
             return
         assert first + count > max(self.given, default=0), (

@@ -1,8 +1,9 @@
 """[A2 A4] PURE. Admission: how long what waits will take; late is refused early.
 
-A request of n units takes a fixed time and some time per unit: both are fitted to the last requests by least squares, in which
-older ones count less and less. A unit is a byte; an entry counts as ENTRY_UNITS more. Requests overlap: one that was sent while
-another was in flight counts from the end of the other, so that the sum of all times is the time in which anything was in flight.
+A request of n units takes a fixed time and some time per unit: both are fitted to the last requests by least squares,
+in which older ones count less and less. A unit is a byte; an entry counts as ENTRY_UNITS more. Requests overlap: one
+that was sent while another was in flight counts from the end of the other, so that the sum of all times is the time in
+which anything was in flight.
 
 While all requests are alike nothing is known of larger ones, and they are taken to last as long: the estimate is too low rather
 than too high until the first large one was served. What is admitted by mistake is refused later, what is refused by mistake is
@@ -18,23 +19,24 @@ from typing import Final
 from varlog.model.errors import Overloaded
 
 ENTRY_UNITS: Final = 512
-# What a new sample leaves of the weight of the earlier ones, and again for each DECAY_S that it took: a log that has become slow is
-# noticed by few samples.
+# What a new sample leaves of the weight of the earlier ones, and again for each DECAY_S that it took: a log that has
+# become slow is noticed by few samples.
 DECAY: Final = 0.9
 DECAY_S: Final = 0.05
 # A request that takes longer met a failover, a full disk or a paused process: it says little of those that wait.
 STALL_S: Final = 1.0
 # Sizes that spread by less than this share of their mean say nothing of the time per unit.
 SPREAD_MIN: Final = 0.1
-# An append is admitted if the estimate is at most this share of its time: a machine that becomes slower while the append waits must
-# not make all that wait too late.
+# An append is admitted if the estimate is at most this share of its time: a machine that becomes slower while the
+# append waits must not make all that wait too late.
 SHARE: Final = 0.5
-# The same behind a queue that has not been empty for STANDING_S: more arrives than is served, and a longer queue only makes each
-# wait longer.
+# The same behind a queue that has not been empty for STANDING_S: more arrives than is served, and a longer queue only
+# makes each wait longer.
 STANDING_SHARE: Final = 0.3
 STANDING_S: Final = 0.5
-# One that has waited is sent only while this share of its time is left beyond the estimate. Without it a queue that was admitted at
-# a higher rate is served at the edge of its deadlines, each a moment too late, for as long as there is a queue.
+# One that has waited is sent only while this share of its time is left beyond the estimate. Without it a queue that was
+# admitted at a higher rate is served at the edge of its deadlines, each a moment too late, for as long as there is a
+# queue.
 SLACK: Final = 0.2
 # A refused append is not worth trying again sooner.
 RETRY_S_MIN: Final = 0.01
@@ -87,9 +89,9 @@ def late(wait_s: float, left_s: float, waiting: int, *, share: float = 1 - SLACK
 class CallerPatience:
     """How long callers wait, where they give up before the deadlines that they named; without end while they do not.
 
-    A queue that is admitted by deadlines nobody waits for serves each append a moment after its caller gave up. So cancelled
-    appends count, if they are most of a batch: a few say that their callers had another reason. `seconds` grows again, because a
-    queue that is short enough shows no cancelled ones.
+    A queue that is admitted by deadlines nobody waits for serves each append a moment after its caller gave up. So
+    cancelled appends count, if they are most of a batch: a few say that their callers had another reason. `seconds`
+    grows again, because a queue that is short enough shows no cancelled ones.
     """
 
     MOST: Final = 0.5

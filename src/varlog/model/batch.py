@@ -1,7 +1,8 @@
-"""[A2] The batch: one layout from client to disk to Arrow. Header 64 bytes, then int32 offsets and the entries' bytes.
+"""[A2] The batch: one layout from client to disk to Arrow.
 
-The client packs a batch once and checks nothing twice: the body's CRC travels with it to every replica and every reader
-(end to end). The primary fills in epoch and first LLSN and signs the header; the body is never touched again.
+A header of 64 bytes, then int32 offsets and the entries' bytes. The client packs a batch once and checks nothing twice:
+the body's CRC travels with it to every replica and every reader (end to end). The primary fills in epoch and first LLSN
+and signs the header; the body is never touched again.
 
     offset  size  field
          0     4  magic "VLB1"
@@ -53,7 +54,7 @@ _UNSIGNED = struct.Struct("<IBBHIIQQQqIII")  # the header without its own CRC
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
-# So few entries are cut out one by one faster than numpy is called.
+# Up to this many entries, slicing each is faster than calling numpy.
 _CUT_BY_HAND_MAX: Final = 32
 
 
@@ -63,7 +64,7 @@ def crc32c(data: Buffer) -> int:
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """The header of one batch, taken apart."""
+    """The parsed header of one batch."""
 
     epoch: Epoch
     count: int
@@ -99,8 +100,8 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class Columns(NamedTuple):
-    """Entries as an Arrow binary array holds them: int32 `offsets` (count + 1) into `data`. The first need not be 0: a slice of an
-    array is taken as it is."""
+    """Entries as an Arrow binary array holds them: int32 `offsets` (count + 1) into `data`. The first need not be 0: a
+    slice of an array is used as it is."""
 
     offsets: Buffer
     data: Buffer
@@ -155,7 +156,7 @@ def _entries_body(entries: Sequence[Buffer]) -> tuple[int, Sequence[Buffer | arr
 
 def _columns_body(columns: Columns) -> tuple[int, Sequence[Buffer | array[int]], int]:
     """The same, without a loop: the offsets are moved to begin at 0, the bytes are taken as they are."""
-    import numpy as np  # here, not above: who packs lists starts faster without it
+    import numpy as np  # here, not above: a process that packs lists starts faster without it
 
     offsets = np.frombuffer(columns.offsets, dtype="<i4")
     count = len(offsets) - 1
@@ -188,7 +189,8 @@ def place(batch: bytearray | memoryview, epoch: Epoch, first_llsn: LLSN) -> None
 
 
 def junk(first_llsn: LLSN, count: int = 1) -> bytearray:
-    """What fills `count` positions that nobody will write: placed, signed, and the same bytes whoever makes it."""
+    """What fills `count` positions that nobody will write: placed, signed, and the same bytes regardless of which
+    process makes it."""
     batch = pack([b""] * count, producer=ProducerID(0), sequence=0, time_us=0)
     batch[5] = JUNK
     place(batch, NO_EPOCH, first_llsn)
@@ -226,7 +228,7 @@ def check_body(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
 
 
 def check_offsets(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
-    """Refuse offsets that do not start at 0, fall, or leave the body: a checksum does not vouch for its maker."""
+    """Refuse offsets that do not start at 0, fall, or leave the body: a checksum does not prove that its maker was right."""
     offsets = offsets_of(buffer, header, at)
     data_bytes = header.body_bytes - 4 * (header.count + 1)
     ordered = offsets[0] == 0 and data_bytes - 8 < offsets[-1] <= data_bytes
@@ -250,7 +252,8 @@ def entries_of(
 ) -> list[bytes]:
     """The bytes of the batch's entries, or of entries [begin, end) of it, copied out once, without a loop in Python.
 
-    For 100 B entries a slice each takes 76 ns an entry; `read` of a BytesIO takes 40 ns, and 20 ns where all are of one length.
+    For 100 B entries a slice each takes 76 ns per entry; `read` of a BytesIO takes 40 ns, and 20 ns where all are of
+    one length.
     """
     if header.count == 1:  # as most are where few append
         begin_at = at + HEADER_BYTES + 8
@@ -264,7 +267,7 @@ def entries_of(
         data = bytes(memoryview(buffer)[start + low : start + offsets[end]])
         places = offsets.tolist() if begin == 0 else [place - low for place in offsets[begin : end + 1]]
         return [data[one:other] for one, other in pairwise(places[: end - begin + 1])]
-    import numpy as np  # here, not above: whoever reads or packs single entries starts faster without it
+    import numpy as np  # here, not above: a process that reads or packs single entries starts faster without it
 
     lengths = np.diff(np.frombuffer(offsets, "<i4")[begin : end + 1])
     length = int(lengths[0])

@@ -1,4 +1,7 @@
-"""ClusterView: an immutable snapshot of nodes, topics and log streams, as the metadata repository knows them."""
+"""ClusterView: an immutable snapshot of nodes, topics and log streams.
+
+It is what the metadata repository knows at one revision.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ class Ordering(StrEnum):
 
 
 class Grouping(StrEnum):
-    """What forms a replica group of a sequenced topic: storage nodes, whose log streams all have the same nodes, or each log stream
-    by itself (R-SEQ-3, figures a and b)."""
+    """What forms a replica group of a sequenced topic: storage nodes, whose log streams all have the same nodes, or
+    each log stream by itself (R-SEQ-3, figures a and b)."""
 
     NODE = "node"
     STREAM = "stream"
@@ -51,17 +54,20 @@ class StorageNode(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic is a copy of
-    one whose beginning was trimmed. `stripe_size` and `grouping` are a sequenced topic's (see Projection).
+    """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic
+    is a copy of one whose beginning was trimmed. `stripe_size` and `grouping` are a sequenced topic's (see Projection).
 
-    `stopped` (empty: it is not): a storage node contradicts the repository, in words; nothing is ordered, sealed or trimmed in the
-    topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since.
+    `stopped` (empty: it is not): why a storage node contradicts the repository; nothing is ordered, sealed or trimmed
+    in the topic until the order is adopted from the nodes. `known`: the newest position that any of them has reported
+    since.
 
-    `missed` (only of a stopped one): nobody contradicts; of some log stream no replica was heard in this term, and these nodes hold
-    it. The topic continues when one of them per log stream has been heard.
+    `missed` (only of a stopped one): no node contradicts, but no replica of some log stream was reached in this term,
+    and these nodes hold it. The topic continues when one of them per log stream has been reached.
 
-    Of a sequenced one: `known_epoch`, as `known`: the newest epoch that a node was told of, in which nothing older may be served.
-    `terms`: (first epoch, term) of each term of the repository in which projections were made, oldest first; the newest of them."""
+    Of a sequenced one: `known_epoch`, as `known`: the newest epoch that a node knows, in which nothing older may be
+    served. `terms`: (first epoch, term) of each term of the repository in which projections were made, oldest first;
+    the newest of them.
+    """
 
     topic: TopicID
     name: str
@@ -82,8 +88,8 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class NamedReader(msgspec.Struct, frozen=True):
-    """Somebody who reads a topic and says how far: everything up to `position` is done with. Shown as lag; a trim can respect
-    it."""
+    """A reader of a topic that records its progress: everything up to `position` is processed. Shown as lag; a trim can
+    respect it."""
 
     topic: TopicID
     name: str
@@ -92,8 +98,9 @@ class NamedReader(msgspec.Struct, frozen=True):
 
 
 class NamedWriter(msgspec.Struct, frozen=True):
-    """A writer made of many tasks, which may be run again: batch after batch, each in the log once. Everything of batch `batch`
-    is in `streams`, above position `begin`. `finished`: it is all there. `kept`: remembered until it is forgotten by hand."""
+    """A writer made of many tasks, which may be run again: batch after batch, each in the log once. Everything of batch
+    `batch` is in `streams`, above position `begin`. `finished`: all of it is in the log. `kept`: remembered until an
+    operator forgets it."""
 
     topic: TopicID
     name: str
@@ -107,8 +114,8 @@ class NamedWriter(msgspec.Struct, frozen=True):
 
 class LogStream(msgspec.Struct, frozen=True):
     """A shard of a topic. The first replica is the primary. `sealed_end` is one past the last LLSN ordered before the
-    newest seal: what every replica must hold, and nothing more, before the stream runs again. `held`: sealed by hand, and to
-    stay so until it is unsealed by hand.
+    newest seal: what every replica must hold, and nothing more, before the stream runs again. `held`: sealed by an
+    operator, and sealed until an operator unseals it.
 
     Of a sequenced topic: `replicas` are all members of its chain, also those that are away; it runs once a projection has it.
     """
@@ -140,7 +147,7 @@ class ClusterView(msgspec.Struct, frozen=True):
         str, ...
     ] = ()  # where all metadata repositories listen, the leader and those that wait
     projections: tuple[Projection, ...] = ()  # one for each sequenced topic that has begun
-    sequencers: tuple[SequencerID, ...] = ()  # those that have said that they are there, one an address
+    sequencers: tuple[SequencerID, ...] = ()  # those that have registered, one per address
     uuid: ClusterUUID = NO_UUID  # drawn when the metadata were first written, and never changed
 
     def node(self, node: NodeID) -> StorageNode | None:

@@ -64,7 +64,7 @@ class CommitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
     def follows(self, earlier: CommitRow) -> bool:
-        """True where this run goes on exactly where the earlier one ended, in both orders and in one epoch."""
+        """True if this run continues exactly where the earlier one ended, in both orders and in one epoch."""
         return (
             self.glsn_begin == earlier.glsn_end
             and self.llsn_begin == earlier.llsn_end
@@ -85,7 +85,7 @@ class CommitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one replica tells the metadata repository: how far it is durable, and how far its commit rows are.
+    """What one replica reports to the metadata repository: how far it is durable, and how far its commit rows are.
 
     `durable_end` is one past the newest LLSN that survives a power loss here (law 1). Entries below `rows_synced_end` are
     covered by commit rows that survive one too: the repository may forget the rows below the smallest of these.
@@ -106,13 +106,15 @@ class TopicMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OrderAdoption(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What storage nodes know of a stopped topic that the repository does not: positions [begin, end). `taken`: (node, log stream,
-    first position, end, first LLSN). `missing`: ranges of positions that no node reports. `conflicts`, `silent` (nodes that did not
-    answer): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it is done.
+    """What storage nodes know of a stopped topic that the repository does not: positions [begin, end). `taken`: (node,
+    log stream, first position, end, first LLSN). `missing`: ranges of positions that no node reports. `conflicts`,
+    `silent` (nodes that did not answer): why it may not be done. `raised`: log streams that are sealed in a new epoch
+    by it. `adopted`: it is done.
 
-    Of a sequenced topic: `projection` (0: none is taken) is the epoch of the projection that `source` keeps, `lost` the epoch that
-    the repository has. `trimmed`: up to where it is trimmed then. `needed`: nodes that must answer to prove that no newer
-    projection exists."""
+    Of a sequenced topic: `projection` (0: none is taken) is the epoch of the projection that `source` keeps, `lost` the
+    epoch that the repository has. `trimmed`: up to where it is trimmed then. `needed`: nodes that must answer to prove
+    that no newer projection exists.
+    """
 
     topic: TopicID
     begin: GLSN

@@ -61,8 +61,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class RangeSize(msgspec.Struct, frozen=True, gc=False):
-    """LLSNs [begin, end) of a log stream, and about how many bytes they have on disk. `points` are (LLSN, bytes before it in the
-    range), rising, strictly inside the range, about evenly spaced in bytes."""
+    """LLSNs [begin, end) of a log stream, and roughly how many bytes they have on disk. `points` are (LLSN, bytes
+    before it in the range), ascending, strictly inside the range, spaced about evenly in bytes."""
 
     begin: LLSN
     end: LLSN

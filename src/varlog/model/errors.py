@@ -1,13 +1,13 @@
-"""The error tree. An error says what is known of the log, carries its facts as fields, and has one remedy.
+"""The error tree: what is known of the log, the facts as fields, one remedy.
 
     VarlogError
     ├── Rejected                certainly not in the log: safe to try again, elsewhere or later
     │   ├── InvalidRequest      … EmptyBatch, EntryTooLarge, BatchTooLarge, UnknownTopic, UnknownLogStream, NotInCluster
     │   ├── Sealed              the log stream takes no appends now: another one may
     │   ├── NotPrimary          the replica asked is not the stream's primary
-    │   ├── SequenceConflict    a conditional append: the chain that it was to extend goes on elsewhere
+    │   ├── SequenceConflict    a conditional append: the producer's sequence continues differently
     │   ├── PositionConflict    a conditional append: the stream's next position is another one
-    │   ├── StaleEpoch          the caller has not heard of a newer epoch
+    │   ├── StaleEpoch          the caller does not know of a newer epoch
     │   ├── TopicStopped        a storage node knows the topic's order better than the repository: an operator must act
     │   ├── AlreadyWritten      another value has the position (sequenced ordering): take a new one
     │   └── NotAccepted         no replica took the request before its deadline
@@ -16,10 +16,10 @@
     ├── Unavailable             a read or an administrative call that could not be answered now
     │   ├── NotLeader           this metadata repository does not lead: ask the one that does
     │   ├── NotSequencing       this sequencer does not give positions of that topic in that epoch
-    │   └── NoLease             a node or sequencer that has not heard from the repository lately, and so does not answer
+    │   └── NoLease             a node or sequencer without a recent lease from the repository, and so does not answer
     ├── NotWritten              nothing has this position yet
     ├── Trimmed                 the position was there, and was trimmed
-    ├── JunkPosition            the position was given up by its appender: it holds nothing, for ever
+    ├── JunkPosition            the position was given up by its appender: it holds nothing, forever
     ├── CorruptBatch            bytes that do not match their checksum; never served
     ├── PreconditionFailed      an administrative call that the present state does not allow
     │   ├── ReaderBehind        a named reader has not read what was to be trimmed
@@ -170,7 +170,8 @@ class StaleEpoch(Rejected):
 
 
 class TopicStopped(Rejected):
-    """Nothing is appended to the topic: a storage node contradicts the metadata repository, which must not give positions twice."""
+    """Nothing is appended to the topic: a storage node contradicts the metadata repository, which must not give
+    positions twice."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, why)
@@ -182,7 +183,7 @@ class TopicStopped(Rejected):
 
 
 class AlreadyWritten(Rejected):
-    """Some of the positions of this batch hold something else, for ever (law 8)."""
+    """Some of the positions of this batch hold something else, forever (law 8)."""
 
     def __init__(self, log_stream: LogStreamID, llsn: LLSN) -> None:
         super().__init__(log_stream, llsn)
@@ -194,7 +195,7 @@ class AlreadyWritten(Rejected):
 
 
 class SequenceConflict(Rejected):
-    """A batch of a chain that does not go on where the chain ends; `newest` is the sequence of its last batch, 0 if it has none."""
+    """A batch that does not continue its producer's sequence; `newest` is the number of the last batch, 0 if there is none."""
 
     def __init__(self, log_stream: LogStreamID, sequence: int, newest: int) -> None:
         super().__init__(log_stream, sequence, newest)
@@ -204,13 +205,13 @@ class SequenceConflict(Rejected):
 
     def message(self) -> str:
         return (
-            f"batch {self.sequence} does not go on where its chain in log stream {self.log_stream} ends, which is at batch "
-            f"{self.newest}: list the chain, and go on behind it"
+            f"batch {self.sequence} does not continue the sequence of its producer in log stream "
+            f"{self.log_stream}, which ends at batch {self.newest}: list the sequence, and continue behind it"
         )
 
 
 class PositionConflict(Rejected):
-    """The entry cannot get the position it was sent for: the log stream goes on at `next`."""
+    """The entry cannot get the position it was sent for: the stream's next one is `next`."""
 
     def __init__(self, log_stream: LogStreamID, asked: LLSN, next: LLSN) -> None:
         super().__init__(log_stream, asked, next)
@@ -234,11 +235,12 @@ class NotAccepted(Rejected):
 
 
 class Overloaded(NotAccepted):
-    """More appends wait than can be served before the deadline of this one, so it was refused without waiting. `waiting` appends
-    are served at about `rate` per second (0: not known); one that comes after `retry_after_s` has a chance."""
+    """More appends wait than can be served before the deadline of this one, so it was refused without waiting.
+    `waiting` appends are served at about `rate` per second (0: not known); one that comes after `retry_after_s` has a
+    chance."""
 
     def __init__(self, waiting: int, rate: float, retry_after_s: float) -> None:
-        # No words are made until they are read: while a client is overloaded, most of what it does is to refuse.
+        # The sentence is built only when it is read: an overloaded client does little else than refuse.
         Rejected.__init__(self, waiting, rate, retry_after_s)
         self.waiting = waiting
         self.rate = rate
@@ -298,7 +300,7 @@ class NotSequencing(Unavailable):
 
 
 class NoLease(Unavailable):
-    """Cut off from the metadata repository for so long that others may have taken over what it did (R-SEQ-13)."""
+    """Disconnected from the metadata repository for so long that others may have taken over its role (R-SEQ-13)."""
 
     def __init__(self, who: str) -> None:
         VarlogError.__init__(self, who)
@@ -306,9 +308,7 @@ class NoLease(Unavailable):
         self.what = self.message()
 
     def message(self) -> str:
-        return (
-            f"{self.who} has not heard from the metadata repository lately, and answers nothing until it does"
-        )
+        return f"{self.who} has no lease from the metadata repository, and answers nothing until it gets one"
 
 
 class NotWritten(VarlogError):
@@ -336,7 +336,7 @@ class Trimmed(VarlogError):
 
 
 class JunkPosition(VarlogError):
-    """Its appender gave this position up: it holds junk. Subscriptions pass over it."""
+    """Its appender gave this position up: it holds junk. Subscriptions skip it."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -360,7 +360,7 @@ class CorruptBatch(VarlogError):
 
 
 class PreconditionFailed(VarlogError):
-    """The present state does not allow it; the sentence says what would."""
+    """The present state does not allow it; the message says what would."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -380,7 +380,7 @@ class TrimBeyondTail(PreconditionFailed):
 
 
 class ReaderBehind(PreconditionFailed):
-    """A trim that was told to respect the readers would take away what one of them has not read."""
+    """A trim that respects named readers would remove what one of them has not read."""
 
     def __init__(self, reader: str, position: GLSN, asked: GLSN) -> None:
         VarlogError.__init__(self, reader, position, asked)
@@ -414,7 +414,7 @@ class StaleTerm(PreconditionFailed):
 
 
 class ProjectionConflict(PreconditionFailed):
-    """Only the next epoch can be proposed: somebody else was faster (R-SEQ-3)."""
+    """Only the next epoch can be proposed: another process was faster (R-SEQ-3)."""
 
     def __init__(self, topic: TopicID, asked: Epoch, current: Epoch) -> None:
         VarlogError.__init__(self, topic, asked, current)

@@ -1,4 +1,4 @@
-"""Names of things: clusters, nodes, topics, log streams. Plain integers with a type each."""
+"""Ids of clusters, nodes, topics, log streams: plain integers with a type each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""invariant(): our own bugs are found where they happen, and freeze their owner instead of spreading."""
+"""invariant(): a bug of ours is found where it happens and freezes its owner."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class InvariantBroken(Exception):
     def __init__(self, law: str, facts: dict[str, object]) -> None:
         self.law = law
         self.facts = facts
-        told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
-        super().__init__(f"broken invariant: {law} ({told})")
+        shown = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+        super().__init__(f"broken invariant: {law} ({shown})")
 
 
 def invariant(holds: bool, law: str, **facts: object) -> None:

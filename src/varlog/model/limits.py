@@ -1,4 +1,7 @@
-"""Every bound in one place: sizes, counts, queue depths and waits. A bound names its unit last."""
+"""Every bound in one place: sizes, counts, queue depths and waits.
+
+A bound names its unit last.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ BATCH_ENTRIES_MAX = 100_000
 FRAME_BYTES_MAX = BATCH_BODY_BYTES_MAX + 1 * MIB
 FRAME_META_BYTES_MAX = 1 * MIB
 
-# What the client gathers into one batch while an append is under way.
+# What the client gathers into one batch while an append is in flight.
 GATHER_ENTRIES_MAX = 4096
 GATHER_BYTES_MAX = 1 * MIB
-# Requests of gathered appends under way to one stream: with two the next one travels while the last one is written.
+# Requests of gathered appends in flight to one stream: with two the next one travels while the last one is written.
 GATHER_REQUESTS_MAX = 2
 # Appends of a client that wait to be gathered: above, they are refused. The bytes are those of the callers, not copies.
 GATHER_WAITING_ENTRIES_MAX = 1_000_000
@@ -34,14 +37,16 @@ UNCOMMITTED_BATCHES_MAX = 16_384
 # One group commit: one writev and one fdatasync.
 GROUP_BYTES_MAX = 8 * MIB
 GROUP_BATCHES_MAX = 512
-# Up to here the loop itself may write a group, where the disk is quick: a larger one takes so long that it has better things to do.
+# Up to here the loop itself may write a group, while the disk is quick: a larger one would delay everything else that
+# the loop does.
 INLINE_GROUP_BYTES_MAX = 64 * KIB
 
 # A connection stops reading while the requests it brought hold more than this, and a writer waits above the other.
 CONNECTION_REQUEST_BYTES_MAX = 32 * MIB
 CONNECTION_WRITE_BYTES_MAX = 4 * MIB
 
-# Before a peer is known: a hello, and small requests. A peer that never says hello, or does not finish a frame, is disconnected.
+# Before a peer is known: a hello, and small requests. A peer that never says hello, or does not finish a frame, is
+# disconnected.
 UNKNOWN_PEER_FRAME_BYTES_MAX = 64 * KIB
 HELLO_TIMEOUT_S = 10.0
 FRAME_TIMEOUT_S = 60.0
@@ -53,7 +58,7 @@ UNREAD_BYTES_MAX = 512 * MIB
 
 # One segment file; also what a closed segment's index covers.
 SEGMENT_BYTES = 64 * MIB
-# The index remembers a batch at least every so many bytes: a read scans at most this far for its batch.
+# The index has a batch at least every this many bytes: a read scans at most this far for its batch.
 INDEX_STRIDE_BYTES = 4 * KIB
 
 # One fetch of a subscriber.
@@ -64,18 +69,18 @@ FETCHES_WAITING_MAX = 10_000
 # What one subscription holds of all its streams together: with many streams its fetches become smaller.
 SUBSCRIPTION_BYTES_MAX = 64 * MIB
 FETCH_BYTES_MIN = 64 * KIB
-# A range is told in so many points at most.
+# The most points by which a range is described.
 MEASURE_POINTS_MAX = 4096
 
 # One piece of a sync. Two are held at a time: one is written while the next is on its way.
 COPY_BYTES_MAX = 4 * MIB
 
-# What the scrub reads of a node in a second, and at once. So many ranges of damage a replica tells apart.
+# What the scrub reads of a node in a second, and at once. The last one is how many ranges of damage a replica distinguishes.
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_CHUNK_BYTES = 128 * KIB
 DAMAGE_RANGES_MAX = 64
 
-# Appends leave so much free on a volume: what a seal or a trim writes must find a place there.
+# Appends leave this much free on a volume, for what a seal or a trim writes.
 DISK_RESERVE_BYTES = 64 * MIB
 
 STREAMS_PER_NODE_MAX = 1_000
@@ -83,5 +88,5 @@ REPLICAS_MAX = 16
 
 # How far from true time a clock may run, up or down. Leases allow for it, on both sides (R-SEQ-13).
 CLOCK_DRIFT_MAX = 0.05
-# A lease of a node with log units, or of a sequencer; it is asked for again four times as often.
+# A lease of a node with log units, or of a sequencer; it is renewed four times in that time.
 LEASE_S = 1.0

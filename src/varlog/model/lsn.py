@@ -1,4 +1,7 @@
-"""GLSN (position in a topic's total order) and LLSN (position in one log stream). Both count 1, 2, 3 … without gaps (law 4)."""
+"""GLSN (position in a topic's order) and LLSN (position in one log stream).
+
+Both count 1, 2, 3 … without gaps (law 4).
+"""
 
 from __future__ import annotations
 

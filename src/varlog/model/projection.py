@@ -1,13 +1,16 @@
-"""Projection: which log stream has a position of a sequenced topic, and which nodes, in which order, hold that stream (R-SEQ-3).
+"""Projection: where the positions of a sequenced topic are (R-SEQ-3).
 
-A topic's positions are cut into ranges, oldest first, the last one without an end; all of them are kept, so that every old position
-stays where it is. Inside a range the log streams (stripes) take turns, `stripe_size` consecutive positions each:
+It says which log stream has a position, and which nodes, in which order, hold that stream.
+
+A topic's positions are cut into ranges, oldest first, the last one without an end; all of them are kept, so that every
+old position stays where it is. Inside a range the log streams (stripes) take turns, `stripe_size` consecutive positions
+each:
 
     stripes A, B, size 2     GLSN  1 2 3 4 5 6 7 8 …
                              A     1 2     3 4           (LLSNs)
                              B         1 2     3 4
 
-So position and place follow from each other by arithmetic, and nobody stores it entry by entry.
+So a position and its place follow from each other by arithmetic, and are not stored per entry.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, LSN_MAX
 
-# How many consecutive positions one stripe takes, unless the topic says otherwise; also the entries of a batch, which is never cut.
+# How many consecutive positions one stripe takes, unless the topic says otherwise; also the entries of a batch, which
+# is never cut.
 STRIPE_SIZE = 4096
 
 
@@ -54,7 +58,7 @@ class Range(msgspec.Struct, frozen=True):
 
 class Chain(msgspec.Struct, frozen=True):
     """The nodes of a log stream, head first: written in this order, read from the last. `away` belong to it, and are neither
-    written nor read until they have been filled and taken in by a later projection."""
+    written nor read until they have been filled and included by a later projection."""
 
     log_stream: LogStreamID
     nodes: tuple[NodeID, ...]
@@ -79,12 +83,12 @@ class Chain(msgspec.Struct, frozen=True):
 
     @property
     def has_one_copy(self) -> bool:
-        """It had more once: what it holds is nowhere else now."""
+        """It had more once: what it holds exists nowhere else now."""
         return len(self.nodes) == 1 and bool(self.away)
 
 
 class StripePosition(NamedTuple):
-    """Where a position is. The `run` positions from it on are consecutive there, too."""
+    """Where a position is. The `run` positions from it on are consecutive in the log stream, too."""
 
     log_stream: LogStreamID
     llsn: LLSN
@@ -92,8 +96,8 @@ class StripePosition(NamedTuple):
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """One epoch of a sequenced topic. `begin`: nothing at or above it was written before this epoch, and a sequencer that is new in
-    this epoch counts from there. Positions below `begin` that nobody wrote are holes, to be filled."""
+    """One epoch of a sequenced topic. `begin`: nothing at or above it was written before this epoch, and a sequencer
+    that is new in this epoch counts from there. Positions below `begin` that nobody wrote are holes, to be filled."""
 
     topic: TopicID
     epoch: Epoch
@@ -173,7 +177,7 @@ class Projection(msgspec.Struct, frozen=True):
                         stripe.base
                         + _before(glsn - found.begin, index, len(found.stripes), found.stripe_size)
                     )
-                    # Beyond the range's end the stream goes on where the next range that has it begins.
+                    # Beyond the range's end the stream continues where the next range that has it begins.
                     return inside if low is None else min(low, inside)
                 low = stripe.base
         if low is None:
@@ -217,8 +221,8 @@ def _before(offset: int, index: int, stripes: int, stripe_size: int) -> int:
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A projection that the repository of `term` is about to make, as a node of its chains keeps it. Of two for one epoch and term
-    only the one with the larger `serial` can have been made: the repository proposes one at a time."""
+    """A projection that the repository of `term` is about to make, as a node of its chains keeps it. Of two for one
+    epoch and term only the one with the larger `serial` can have been made: the repository proposes one at a time."""
 
     term: int
     serial: int

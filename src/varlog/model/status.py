@@ -31,8 +31,8 @@ class SyncState(StrEnum):
 
 
 class SyncStatus(msgspec.Struct, frozen=True):
-    """The newest sync of a replica: from where, how far, and why it failed. `rebuild`: it cannot end well over what is there
-    now, so the replica must be made anew first."""
+    """The newest sync of a replica: from where, how far, and why it failed. `rebuild`: it cannot succeed over what the
+    replica has now, so the replica must be recreated first."""
 
     state: SyncState
     source: NodeID
@@ -44,11 +44,12 @@ class SyncStatus(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one can seal it.
+    """What a storage node reports of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one
+    can seal it.
 
     `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
     `cluster_uuid`: the cluster that its directory is bound to; NO_UUID: to none yet.
-    `evidence` (empty: none): it was asked to give up what it knows to be ordered, in words. Nothing rebuilds, cuts or removes it.
+    `evidence` (empty: none): why: it was asked to give up what it knows to be ordered. Nothing rebuilds, cuts or removes it.
     `blank`: it never was in an epoch, so it never held an entry; of one that cannot be opened its files say so.
     """
 
@@ -75,11 +76,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class UnitStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of one of its log units (sequenced ordering). `newest`: the largest LLSN written here, 0 if none;
-    everything below `dense_end` is written; `low`: nothing below it is there any more. `damage`: as of a replica. `trouble`: why it
-    takes no writes. `cluster_uuid`: as of a replica. `unverified`: it was restored from its disk, and has not been compared with
-    its
-    chain since. `blank`: it cannot be opened, and its files say that it never held a page."""
+    """What a storage node reports of one of its log units (sequenced ordering). `newest`: the largest LLSN written
+    here, 0 if none; everything below `dense_end` is written; `low`: nothing below it exists any more. `damage`: as of a
+    replica. `trouble`: why it takes no writes. `cluster_uuid`: as of a replica. `unverified`: it was restored from its
+    disk, and has not been compared with its chain since. `blank`: it cannot be opened, and its files say that it never
+    held a page."""
 
     log_stream: LogStreamID
     topic: TopicID
@@ -100,8 +101,8 @@ class UnitStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of itself. `leased`: it may answer for its log units now (R-SEQ-13). `cluster_uuid`: the cluster
-    that the node is bound to. `largest_topic`, `largest_log_stream`: the largest ids that it knows of, of
+    """What a storage node reports of itself. `leased`: it may answer for its log units now (R-SEQ-13). `cluster_uuid`:
+    the cluster that the node is bound to. `largest_topic`, `largest_log_stream`: the largest ids that it knows of, of
     any cluster. `corrupt_frames`: those that came with a wrong checksum since it started."""
 
     cluster: ClusterID

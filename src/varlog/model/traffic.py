@@ -1,4 +1,7 @@
-"""Traffic: what one replica or log unit has done for clients since its process started; its latencies in fixed buckets."""
+"""Traffic: what one replica or log unit has done for clients since its start.
+
+Latencies are counted in fixed buckets.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ LATENCY_BOUNDS_S: Final = (
 
 
 class Traffic(msgspec.Struct, frozen=True, array_like=True):
-    """Appends: batches that were acknowledged here, by a primary in order and durable everywhere, by a log unit durable here alone.
-    Reads: answers with entries. Bytes are those of the entries with what stands around them on the wire. `append_s`: the sum of all
-    appends' times; `append_buckets`: how many took so long (see LATENCY_BOUNDS_S), empty as long as there was none. `write_s`: the
-    mean time of a write with its sync in the last seconds; 0 where there were too few to tell."""
+    """Appends: batches that were acknowledged here, by a primary in order and durable everywhere, by a log unit durable
+    here alone. Reads: answers with entries. Bytes are those of the entries with their framing on the wire. `append_s`:
+    the sum of all appends' times; `append_buckets`: how many took how long (see LATENCY_BOUNDS_S), empty while there
+    was none. `write_s`: the mean time of a write with its sync in the last seconds; 0 if there were too few."""
 
     appends: int = 0
     append_entries: int = 0
@@ -43,7 +46,8 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
 
 
 def slow_nodes(write_s: Mapping[NodeID, float]) -> dict[NodeID, float]:
-    """Of nodes and how long a write takes on each (0: not known), those that are much slower than the others. Never all of them."""
+    """Of nodes and how long a write takes on each (0: not known), those that are much slower than the others. Never all
+    of them."""
     slow = {}
     for node, seconds in write_s.items():
         others = [other_s for other, other_s in write_s.items() if other != node and other_s > 0]

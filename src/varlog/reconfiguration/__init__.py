@@ -1,1 +1,4 @@
-"""Layer 2½: how a sequenced topic gets its next projection. Clients and the manager do it alike, and meet only here."""
+"""Layer 2½: how a sequenced topic gets its next projection.
+
+Clients and the manager do it in the same way, and share only this package.
+"""

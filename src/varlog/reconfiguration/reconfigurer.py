@@ -1,10 +1,12 @@
-"""Reconfigurer: seal all, one answer per log stream is enough, then propose the next projection (R-SEQ-10). Anybody may.
+"""Reconfigurer: seals all units and proposes the next projection (R-SEQ-10).
 
-The answer of a unit that was restored from its disk is not enough: that disk may have gone back in time. If all that answer were
-restored, every member has to answer; they are compared while they are sealed, and each is given what it lacks.
+Any process may do it, and one answer per log stream is enough.
 
-Two who do it at once seal with the same epoch, and the repository takes the first proposal. One who dies half-way leaves units
-that refuse the old epoch: whoever meets them goes through it again.
+The answer of a unit that was restored from its disk is not enough: that disk may have gone back in time. If all that
+answer were restored, every member has to answer; they are compared while they are sealed, and each gets what it lacks.
+
+Two processes that do it at once seal with the same epoch, and the repository accepts the first proposal. A process that
+dies half-way leaves units that refuse the old epoch: the next process that meets them repeats it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
-# Whoever has not answered a seal by then is done without; whoever refuses the connection is not waited for.
+# A unit that has not answered a seal by then is left out; one that refuses the connection is not waited for.
 SEAL_S: Final = 0.5
 # The last entries of a node that joins are copied while the topic waits.
 LAST_COPY_S: Final = 5.0
@@ -56,15 +58,13 @@ COPY_LOOK_S: Final = 0.005
 # Longer than any lease that the repository may have to wait for.
 PROPOSE_S: Final = 10.0
 
-NO_SEQUENCER: Final = (
-    "no sequencer answers that the repository has heard of lately: start one with `vseq start`"
-)
+NO_SEQUENCER: Final = "no registered sequencer answers: start one with `vseq start`"
 
 _log = get_logger("reconfiguration")
 
 
 class Ask(Protocol):
-    """One try of one call, the dialling included."""
+    """One attempt of one call, including the dialling."""
 
     def __call__(self, address: str, request: Message, answer: type[M], timeout_s: float) -> Awaitable[M]: ...
 
@@ -74,7 +74,7 @@ class AskRepository(Protocol):
 
 
 class Reconfigurer:
-    """Knows nobody: it is told how to ask a process at an address, and how to ask the repository."""
+    """Has no connections of its own: its callers pass in how to call a process at an address, and the repository."""
 
     def __init__(self, ask: Ask, ask_repository: AskRepository) -> None:
         self._ask = ask
@@ -96,9 +96,8 @@ class Reconfigurer:
     async def run(
         self, view: ClusterView, topic: TopicID, wish: Wish, *, seal_s: float = SEAL_S
     ) -> Projection:
-        """The topic's next projection, once it holds. ProjectionConflict, StaleEpoch: somebody else was faster. Unavailable: of
-        some
-        log stream nobody answers, or the repository does not."""
+        """The topic's next projection, once it holds. ProjectionConflict, StaleEpoch: another process was faster.
+        Unavailable: no unit of some log stream answers, or the repository does not."""
         now = view.projection(topic)
         if now is None:
             raise PreconditionFailed(f"topic {topic} has no projection yet: it is still being made")
@@ -108,7 +107,8 @@ class Reconfigurer:
         }
         members.update(wish.streams)
         if wish.streams:
-            # A unit that was just made takes this seal first: it could not be told from one made in place of a lost one.
+            # A unit that was just made takes this seal first: it could not be distinguished from one made in place of a
+            # lost one.
             with contextlib.suppress(StaleEpoch):
                 await self.seal(view, wish.streams, Epoch(1), seal_s)
         choosing = asyncio.ensure_future(self.choose_sequencer(view, now.sequencer, seal_s))
@@ -126,7 +126,7 @@ class Reconfigurer:
     async def seal(
         self, view: ClusterView, members: Mapping[LogStreamID, Iterable[NodeID]], epoch: Epoch, seal_s: float
     ) -> dict[LogStreamID, dict[NodeID, Answer]]:
-        """What those who could be sealed have said. StaleEpoch: one of them is in a newer epoch."""
+        """The answers of the units that could be sealed. StaleEpoch: one of them is in a newer epoch."""
         asked = {
             asyncio.ensure_future(self._seal_one(view, log_stream, node, epoch, seal_s)): (log_stream, node)
             for log_stream, nodes in members.items()
@@ -160,7 +160,7 @@ class Reconfigurer:
         return await self._ask(found.address, SealUnit(log_stream, epoch), SealUnitReply, seal_s)
 
     async def propose(self, projection: Projection, sealed: Sealed) -> Projection:
-        """The projection, once the repository has taken it."""
+        """The projection, once the repository has accepted it."""
         answered = tuple((log_stream, tuple(nodes)) for log_stream, nodes in sealed.items())
         request = ProposeProjection(projection, answered)
         taken = (await self._ask_repository(request, ProposeProjectionReply, PROPOSE_S)).projection
@@ -179,7 +179,7 @@ class Reconfigurer:
     async def choose_sequencer(
         self, view: ClusterView, present: SequencerID | None, timeout_s: float
     ) -> SequencerID | None:
-        """The present one if it is there, else one that is; if nobody answers, the present one."""
+        """The present one if it answers, else one that does; if none answers, the present one."""
         known = sorted(view.sequencers, key=lambda found: found != present)
         asked = [asyncio.ensure_future(self._is_there(found, timeout_s)) for found in known]
         try:
@@ -202,7 +202,7 @@ class Reconfigurer:
     async def _compared(
         self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
     ) -> Sealed:
-        """Those of whom nobody knows whether they are whole get what any other one of their chain has."""
+        """Units that are not known to be whole get what any other unit of their chain has."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
         jobs = [
             (chain, node, sources)
@@ -249,7 +249,7 @@ class Reconfigurer:
     async def _with_last_copies(
         self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
     ) -> Sealed:
-        """Those who join get what was written since they were filled. One that fails does not join."""
+        """Units that join get what was written since they were filled. One that fails does not join."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
         joining = [
             (log_stream, node)

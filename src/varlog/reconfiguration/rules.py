@@ -1,7 +1,8 @@
-"""PURE. What the units answered to a seal -> the next projection (R-SEQ-10), or why there cannot be one now.
+"""PURE. The answers to a seal -> the next projection, or why there is none (R-SEQ-10).
 
-Survivors of a chain keep their order, so whatever the new tail has, all before it have as well (law 8). Nothing else moves: old
-positions stay where they are. The slow tail is the largest position that anybody has; no position from `begin` on was ever written.
+Survivors of a chain keep their order, so whatever the new tail has, all before it have as well (law 8). Nothing else
+moves: old positions stay where they are. The slow tail is the largest position that any unit has; no position from
+`begin` on was ever written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Members = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 
 class Answer(NamedTuple):
-    """What a unit said when it was sealed: the largest LLSN it has (0: none), why it had better not serve, whether it was restored
+    """A unit's answer to a seal: the largest LLSN it has (0: none), why it should not serve, whether it was restored
     from its disk and not compared with its chain since, and whether that disk is known to have gone back in time."""
 
     newest: LLSN
@@ -35,12 +36,12 @@ Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the next projection is to be like, besides doing without those who do not answer.
+    """What the next projection is to be like, besides leaving out the nodes that do not answer.
 
-    `accused`: nodes that failed somebody; they serve only where there is no other. `without`: the same, of single log streams.
-    `join`: nodes that have been filled, behind the tail of their chain. `leave`: nodes that are no members any more, once all who
-    join that chain have come. `streams`: new log streams, whose stripes begin now. `lost`: members that have not answered for so
-    long that those who were restored from their disks are believed without them.
+    `accused`: nodes that failed a caller; they serve only where there is no other. `without`: the same, of single log
+    streams. `join`: nodes that have been filled, behind the tail of their chain. `leave`: nodes that are no members any
+    more, once all that join that chain have joined. `streams`: new log streams, whose stripes begin now. `lost`:
+    members that have not answered for so long that units which were restored from their disks count without them.
     """
 
     accused: frozenset[NodeID] = frozenset()
@@ -72,13 +73,13 @@ def next_projection(
     sequencer: SequencerID | None,
     trimmed: GLSN = NO_GLSN,
 ) -> Projection:
-    """Unavailable: of some log stream nobody has answered, so nobody knows what it holds.
+    """Unavailable: no unit of some log stream has answered, so it is not known what that holds.
 
-    `trimmed` counts as written: units were told to be rid of it, by where this projection has it, also if nobody wrote it."""
+    `trimmed` counts as written: units were ordered to remove it, where this projection has it, also if it was never written."""
     chains = tuple(_next_chain(chain, sealed.get(chain.log_stream, {}), wish) for chain in now.chains)
     begin = max(now.begin, GLSN(slow_tail(now, sealed) + 1), GLSN(trimmed + 1))
     known = {chain.log_stream for chain in now.chains}
-    # A new one of which nobody answers waits for the next time; the others must not wait for it.
+    # A new one of which no node answers waits for the next projection; the others must not wait for it.
     streams = {at: nodes for at, nodes in wish.streams.items() if at not in known and sealed.get(at)}
     ranges = _with_streams(now, begin, tuple(streams)) if streams else now.ranges
     return changed(
@@ -92,7 +93,7 @@ def next_projection(
 
 
 def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
-    """The largest position that a unit has said to hold; the one before the topic's first if there is none (R-SEQ-2)."""
+    """The largest position that a unit has reported; the one before the topic's first if there is none (R-SEQ-2)."""
     newest = [
         now.position(chain.log_stream, answer.newest)[0]
         for chain in now.chains
@@ -103,7 +104,7 @@ def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
 
 
 def thin(projection: Projection) -> tuple[Chain, ...]:
-    """The chains of one node that had more once: what they hold is nowhere else."""
+    """The chains of one node that had more once: what they hold exists nowhere else."""
     return tuple(chain for chain in projection.chains if chain.has_one_copy)
 
 
@@ -129,7 +130,7 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
         node for node in asked if node in answers and node not in chain.nodes and not answers[node].trouble
     ]
     serving = [*whole, *joining]
-    # Nobody leaves for one that could not come: the stream would have a copy too few, and nobody would know.
+    # No node leaves for one that could not join: the stream would have a copy too few, unnoticed.
     leave = wish.leave.get(chain.log_stream, ()) if all(node in serving for node in asked) else ()
     nodes = [node for node in serving if node not in leave] or serving
     away = tuple(node for node in chain.members if node not in nodes and node not in leave)
@@ -137,7 +138,7 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
 
 
 def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> list[NodeID]:
-    """Who serves in the next projection, if it is whole: those that nothing speaks against, else all who have answered."""
+    """Which nodes serve in the next projection, if they are whole: those without objections, else all that have answered."""
     avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
     answered = [node for node in chain.nodes if node in answers]
     sound = [
@@ -149,16 +150,17 @@ def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> l
 
 
 def proven(nodes: Sequence[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
-    """Without those that were restored from their disks and not compared with the chain since: a disk that went back in time lacks
-    what was acknowledged, and looks sound."""
+    """Without those that were restored from their disks and not compared with the chain since: a disk that went back in
+    time lacks what was acknowledged, and looks sound."""
     return [node for node in nodes if not answers[node].unverified]
 
 
 def to_compare(
     chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish
 ) -> dict[NodeID, tuple[NodeID, ...]]:
-    """Units that have to be compared before one of them counts, each with whom: after a restart of all. Every member has to answer
-    first, or be lost: one that is away may hold what the others have lost. Empty: it is known who is whole, or it cannot be."""
+    """Units that have to be compared before one of them counts, each with which: after a restart of all. Every member
+    has to answer first, or be lost: one that is away may hold what the others have lost. Empty: it is known which are
+    whole, or it cannot be known."""
     candidates = _candidates(chain, answers, wish)
     lost = wish.lost.get(chain.log_stream, ())
     if proven(candidates, answers) or any(node not in answers and node not in lost for node in chain.nodes):
@@ -171,7 +173,7 @@ def to_compare(
 
 
 def _new_chains(streams: Members, sealed: Sealed) -> tuple[Chain, ...]:
-    """Those who were sealed, and are empty, as new units are; the others are filled when they are there."""
+    """The nodes that were sealed, with empty units, as new ones are; the others are filled once they answer."""
     chains = []
     for log_stream, members in streams.items():
         answers = sealed.get(log_stream, {})

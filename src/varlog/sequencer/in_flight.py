@@ -1,13 +1,16 @@
-"""[Q3] PURE. TokensInFlight: batches of one topic that got positions and are not written yet; what would be late gets none.
+"""[Q3] PURE. TokensInFlight: granted batches of one topic that are not written yet.
+
+A batch that would be late gets no position.
 
 A sequencer sees all clients of a topic, and no client sees the others: where each writes what it has and none has a queue, the
 queue is at the nodes of the chains. Clients report when a batch has ended, with their next request or soon after it. So the
 sequencer knows how many batches are in flight and how long they take, and refuses (Overloaded) what would be written too late
 before it gets a position: a position that is given and not written has to be filled on every node of its chain (law 4).
 
-The estimate is Little's law: what a batch takes is in proportion to how many are in flight. While few are, that is not so: a chain
-writes several as fast as one. So the first FREE_BATCHES are never refused, and a wrong estimate is corrected by the next batch. A
-batch that is never reported, because its client has died, counts until its deadline, and at most KEPT_S.
+The estimate is Little's law: what a batch takes is in proportion to how many are in flight. While few are, that is not
+so: a chain writes several as fast as one. So the first FREE_BATCHES are never refused, and a wrong estimate is
+corrected by the next batch. A batch that is never reported, because its client has died, counts until its deadline, and
+at most KEPT_S.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from varlog.model.lsn import GLSN
 FREE_BATCHES: Final = 8
 # What a batch that was written leaves of the weight of those before it.
 KEPT: Final = 0.95
-# Between two looks for batches that are never reported.
+# Between two searches for batches that are never reported.
 LOOK_S: Final = 0.5
 KEPT_S: Final = 5.0
 
 
 class TokensInFlight:
-    """Of one topic. `now` never falls."""
+    """Those of one topic. `now` never falls."""
 
     __slots__ = ("_given", "_look_at", "_numbers", "_seconds")
 

@@ -21,8 +21,8 @@ from varlog.runtime.environment import Clock, instant_of
 from varlog.runtime.logging import get_logger, logfmt
 
 RENEW_S: Final = LEASE_S / 4
-# A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew. Each time with
-# more patience, up to a bound: on a long way it takes longer to find out who leads than to ask him.
+# A repository that answers later than this has let the lease expire: it is dialled and asked again, each time with a
+# longer timeout up to a bound, because over a slow network finding the leader takes longer than asking it.
 ANSWER_S: Final = LEASE_S / 2
 ANSWER_S_MAX: Final = 4 * LEASE_S
 
@@ -30,7 +30,7 @@ _log = get_logger("sequencer")
 
 
 class SequencerLease:
-    """`hear` is told the epochs that come with a lease, before the lease counts."""
+    """`on_epochs` is called with the epochs that come with a lease, before the lease counts."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class SequencerLease:
         leader: LeaderClient,
         clock: Clock,
         *,
-        hear: Callable[[Iterable[tuple[TopicID, Epoch]]], None],
+        on_epochs: Callable[[Iterable[tuple[TopicID, Epoch]]], None],
         drop: Callable[[str], None],
     ) -> None:
         self._me = me
         self._leader = leader
         self._clock = clock
-        self._hear = hear
+        self._on_epochs = on_epochs
         self._drop = drop
         self._held = HeldLease()
         self._answer_s = ANSWER_S
@@ -53,15 +53,16 @@ class SequencerLease:
 
     @property
     def holds(self) -> bool:
-        """By our own clocks, looked at for every request: one that was paused must not answer in an old epoch when it wakes up."""
+        """By our own clocks, checked for every request: a process that was paused must not answer in an old epoch when
+        it wakes up."""
         return self._held.holds(instant_of(self._clock))
 
     async def wait_granted(self) -> None:
-        """Until it was granted once: then the repository knows this sequencer."""
+        """Wait until it was granted once: then the repository knows this sequencer."""
         await self._granted.wait()
 
     async def keep(self) -> None:
-        """Ask again and again, for ever."""
+        """Renew the lease, forever."""
         loop = asyncio.get_running_loop()
         while True:
             begun = loop.time()
@@ -78,25 +79,25 @@ class SequencerLease:
             if not isinstance(answer, LeaseReply):
                 raise PreconditionFailed(f"{address} does not answer like a metadata repository")
         except NotInCluster:
-            raise  # it will never be: whoever started this one must know
+            raise  # it will never be: the operator must know
         except VarlogError as error:
-            self._tell_trouble(str(error))
+            self._log_trouble(str(error))
             if self._clock.monotonic_us() - asked.monotonic_us >= answer_s * 1e6 / 2:
-                self._drop(address)  # it hangs, or the way there does
+                self._drop(address)  # the repository or the network hangs
             return
         self._answer_s = ANSWER_S
-        self._hear(answer.topics)
-        # Counted from when we asked: the repository granted it later, and so believes in it for longer than we do.
+        self._on_epochs(answer.topics)
+        # Counted from when we asked: the repository granted it later, and so relies on it for longer than we do.
         if not answer.lease_s:
             self._held.end()
         else:
             self._held.granted(answer.stamp, answer.lease_s)
-        self._tell_trouble("" if answer.lease_s else "another sequencer takes over")
+        self._log_trouble("" if answer.lease_s else "another sequencer takes over")
         if answer.lease_s:
             self._granted.set()
 
-    def _tell_trouble(self, trouble: str) -> None:
-        """Once, not at every try."""
+    def _log_trouble(self, trouble: str) -> None:
+        """Log it once, not at every attempt."""
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning(logfmt("no lease", why=trouble)) if trouble else _log.info("the lease holds again")

@@ -1,4 +1,4 @@
-"""[Q3] Sequencer: the process that issues the next positions (R-SEQ-1)"""
+"""[Q3] Sequencer: the process that issues the next positions (R-SEQ-1)."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Sequencer:
             me = SequencerID(self.address, self._incarnation())
             self._machine = TokenMachine(me)
             self._lease = SequencerLease(
-                me, self._leader, self._environment.clock, hear=self._hear, drop=self._pool.drop
+                me, self._leader, self._environment.clock, on_epochs=self._apply_epochs, drop=self._pool.drop
             )
             self._dispatcher.on(GetSequencer, self._get_sequencer)
             self._dispatcher.on(NextTokens, self._next_tokens)
             _ = self._tasks.spawn("lease", self._lease.keep())
-            _ = self._tasks.spawn("view", self._look_for_ever())
+            _ = self._tasks.spawn("view", self._refresh_forever())
         except BaseException:
             await self.stop()
             raise
@@ -107,13 +107,13 @@ class Sequencer:
         await self._lease.wait_granted()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until it cannot go on; its process must end then."""
+        """Wait until it has failed; its process must end then."""
         if self._failure is None:
             raise StartupError("the sequencer was not started")
         return await asyncio.shield(self._failure)
 
     def _incarnation(self) -> int:
-        """Another one at every start: the time of day, and chance where that stands still or goes back."""
+        """Different at every start: the time of day, and random bits in case that stands still or goes back."""
         return self._environment.clock.wall_us() * 1024 + self._environment.entropy.randrange(1024)
 
     # --- requests ----------------------------------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ class Sequencer:
         if request.written or request.given_up:
             self._ended(request)
         try:
-            self._give(call, request)
+            self._grant(call, request)
         except UnknownEpoch:
             self._wait(call, request)
 
     def _wait(self, call: Call, request: NextTokens) -> None:
-        """For a look at the view. Each connection has its share of the places."""
+        """Wait for the next view. Each connection has its share of the waiting places."""
         left = self._waiting.make_room(call.connection, WAITING_MAX)
         if left is None:
             raise _too_many()
@@ -140,13 +140,13 @@ class Sequencer:
         self._waiting.put(call, call.connection, (call, request))
         self._waiting_soon.set()
 
-    def _give(self, call: Call, request: NextTokens) -> None:
+    def _grant(self, call: Call, request: NextTokens) -> None:
         if not self._lease.holds:
             raise NoLease(f"the sequencer at {self.address}")
         if request.within_ms and request.count > 0:
-            first, skipped = self._give_in_time(request)
+            first, skipped = self._grant_in_time(request)
         else:
-            first, skipped = self._machine.give(request.topic, request.epoch, request.count)
+            first, skipped = self._machine.grant(request.topic, request.epoch, request.count)
         call.reply(NextTokensReply(first, skipped))
 
     def _ended(self, request: NextTokens) -> None:
@@ -157,27 +157,28 @@ class Sequencer:
             if request.given_up:
                 in_flight.given_up(request.given_up)
 
-    def _give_in_time(self, request: NextTokens) -> GrantedTokens:
+    def _grant_in_time(self, request: NextTokens) -> GrantedTokens:
         """Overloaded: the batch would be written too late, behind those that are in flight."""
         now, within_s = self._loop.time(), request.within_ms / 1000
         in_flight = self._in_flight.get(request.topic)
         if in_flight is not None:
             in_flight.check(within_s, now)
-        given = self._machine.give(request.topic, request.epoch, request.count)
+        given = self._machine.grant(request.topic, request.epoch, request.count)
         if in_flight is None:
             # Made for a topic that exists: a request for another was refused just now.
             in_flight = self._in_flight[request.topic] = TokensInFlight()
         in_flight.given(given.first, within_s, now)
         return given
 
-    def _hear(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> None:
-        if not self._machine.hear(epochs):
+    def _apply_epochs(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> None:
+        if not self._machine.apply_epochs(epochs):
             self._waiting_soon.set()
 
     # --- the view ----------------------------------------------------------------------------------------------------------
 
-    async def _look_for_ever(self) -> None:
-        """One look for all who wait, or for none; who comes meanwhile may know more, and waits for the next one."""
+    async def _refresh_forever(self) -> None:
+        """Fetch the view, once for all requests that wait. A request that comes meanwhile may know of more, and waits
+        for the next."""
         while True:
             await self._waiting_soon.wait()
             self._waiting_soon.clear()
@@ -186,7 +187,7 @@ class Sequencer:
                 answer = await self._leader.call(GetView(), timeout_s=VIEW_TIMEOUT_S)
                 if isinstance(answer, GetViewReply):
                     self._leader.learn(answer.view.repositories)
-                    self._machine.look(answer.view)
+                    self._machine.apply_view(answer.view)
             except VarlogError as error:
                 for call, _ in waiting.values():
                     call.fail(Unavailable(f"the sequencer cannot ask the metadata repository: {error}"))
@@ -196,7 +197,7 @@ class Sequencer:
 
     def _answer_late(self, call: Call, request: NextTokens) -> None:
         try:
-            self._give(call, request)
+            self._grant(call, request)
         except UnknownEpoch as error:
             call.fail(NotSequencing(error.topic, error.asked, error.here))
         except VarlogError as error:
@@ -218,12 +219,10 @@ def _expected(call: Call | None) -> Call:
     return call
 
 
-# SequencerConfig: what a sequencer is told when it starts.
-
-
 @dataclass(frozen=True, slots=True)
 class SequencerConfig:
-    """`repository`: where the metadata repository listens, or several of them. `advertise` "": others reach it where it listens."""
+    """`repository`: where the metadata repository listens, or several of them. `advertise` "": others reach it where it
+    listens."""
 
     cluster: ClusterID
     repository: str

@@ -1,4 +1,6 @@
-"""[Q3] PURE. TokenMachine: which positions of each topic one start of a sequencer has given (R-SEQ-1): requests in, positions out.
+"""[Q3] PURE. TokenMachine: the positions that one start of a sequencer has granted.
+
+Requests in, positions out (R-SEQ-1).
 
 It remembers nothing beyond its process. That is safe because a projection names this very start: a sequencer that is started
 again is another one, and begins, in a later epoch, above everything that was ever written (R-SEQ-2). Within one start it never
@@ -32,17 +34,17 @@ class GrantedTokens(NamedTuple):
 
 
 class UnknownEpoch(NotSequencing):
-    """The request is of an epoch that was not seen here: the view must be looked at first."""
+    """The request is of an epoch that was not seen here: the view must be refreshed first."""
 
 
 @dataclass(slots=True)
 class _Topic:
-    """`heard` is the newest epoch that was heard of, `looked` that of the newest projection that was seen; `projection` is it, if
-    it names this sequencer. `next` never falls."""
+    """`newest_epoch` is the newest epoch known, `seen_epoch` that of the newest projection seen; `projection` is that
+    projection, if it names this sequencer. `next` never falls."""
 
     next: GLSN = NO_GLSN
-    heard: Epoch = NO_EPOCH
-    looked: Epoch = NO_EPOCH
+    newest_epoch: Epoch = NO_EPOCH
+    seen_epoch: Epoch = NO_EPOCH
     projection: Projection | None = None
 
 
@@ -56,14 +58,14 @@ class TokenMachine:
         self._gone: dict[TopicID, _Topic] = {}
         self._revision = 0
 
-    def give(self, topic: TopicID, epoch: Epoch, count: int) -> GrantedTokens:
-        """`count` consecutive positions of one log stream, never given before; 0: where the next ones would be."""
+    def grant(self, topic: TopicID, epoch: Epoch, count: int) -> GrantedTokens:
+        """`count` consecutive positions of one log stream, never granted before; 0: where the next ones would be."""
         known = self._topics.get(topic)
-        if known is None or epoch > known.looked:
+        if known is None or epoch > known.seen_epoch:
             raise UnknownEpoch(topic, epoch, self.epoch(topic))
         projection = known.projection
-        if projection is None or epoch < known.heard or epoch != projection.epoch:
-            raise NotSequencing(topic, epoch, known.heard)
+        if projection is None or epoch < known.newest_epoch or epoch != projection.epoch:
+            raise NotSequencing(topic, epoch, known.newest_epoch)
         if count <= 0:
             if count < 0:
                 raise InvalidRequest(f"{count} positions cannot be given: ask for 1 or more, or 0 to look")
@@ -77,13 +79,14 @@ class TokenMachine:
         return GrantedTokens(first, first - begin)
 
     def epoch(self, topic: TopicID) -> Epoch:
-        """The newest one that was heard of."""
+        """The newest one that is known."""
         known = self._topics.get(topic)
-        return known.heard if known is not None else NO_EPOCH
+        return known.newest_epoch if known is not None else NO_EPOCH
 
-    def look(self, view: ClusterView) -> None:
-        """What the repository says. In a projection that names this sequencer it counts on: above what it gave itself, and above
-        whatever was written or trimmed before that epoch. Of a topic that is gone nothing is given, and its counter stays."""
+    def apply_view(self, view: ClusterView) -> None:
+        """Apply the repository's view. In a projection that names this sequencer it counts on: above what it granted
+        itself, and above whatever was written or trimmed before that epoch. Of a topic that is gone nothing is granted,
+        and its counter is kept."""
         if view.revision < self._revision:
             return
         self._revision = view.revision
@@ -93,30 +96,30 @@ class TokenMachine:
             known = self._topics.get(projection.topic)
             if known is None:
                 known = self._topics[projection.topic] = self._gone.pop(projection.topic, _Topic())
-            if projection.epoch <= known.looked:
+            if projection.epoch <= known.seen_epoch:
                 continue
-            known.looked = projection.epoch
-            known.heard = max(known.heard, projection.epoch)
+            known.seen_epoch = projection.epoch
+            known.newest_epoch = max(known.newest_epoch, projection.epoch)
             known.projection = None
             if projection.sequencer == self.me:
                 trimmed = present[projection.topic].trimmed
                 known.next = max(known.next, projection.begin, GLSN(trimmed + 1))
                 known.projection = projection
 
-    def hear(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> bool:
-        """In which epochs all topics are now: comes with every lease. In an older one nothing is told any more, not even the next
-        position: in the newer one another sequencer may give them. False if a topic may be gone: only a look says so, because this
-        word may be older than the last one."""
+    def apply_epochs(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> bool:
+        """The present epochs of all topics, which come with every lease. In an older epoch nothing is answered any
+        more, not even the next position: in the newer one another sequencer may grant positions. False if a topic may
+        be gone: only the view shows that, because these epochs may be older than the last ones."""
         present = dict(epochs)
         for topic, epoch in present.items():
             if (known := self._topics.get(topic) or self._gone.get(topic)) is not None:
-                known.heard = max(known.heard, epoch)
+                known.newest_epoch = max(known.newest_epoch, epoch)
         return self._topics.keys() <= present.keys()
 
     def _leave(self, topics: Iterable[TopicID]) -> None:
-        """These are gone. Which projection they had is looked up again if they come back; what was given of them stays given."""
+        """These are gone. Their projection is seen_epoch up again if they come back; what was granted of them stays granted."""
         for topic in topics:
             known = self._topics.pop(topic)
-            self._gone[topic] = _Topic(known.next, known.heard)
+            self._gone[topic] = _Topic(known.next, known.newest_epoch)
         while len(self._gone) > GONE_TOPICS_MAX:
             del self._gone[next(iter(self._gone))]

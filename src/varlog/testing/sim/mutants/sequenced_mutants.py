@@ -121,7 +121,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "sequencer-begins-anew",
         "A sequencer that takes over counts from the topic's first position (R-SEQ-2).",
         (
-            "varlog.sequencer.token_machine:TokenMachine.look",
+            "varlog.sequencer.token_machine:TokenMachine.apply_view",
             "known.next = max(known.next, projection.begin, GLSN(trimmed + 1))",
             "known.next = max(known.next, projection.first)",
         ),
