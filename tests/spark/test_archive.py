@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.logs import LiveTopic, as_rows, run_command
 from varlog.client import blocking
+from varlog.client.blocking_connector import BlockingConnector
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
 from varlog.spark.archive import writer as archive_keeper
@@ -177,7 +178,7 @@ def test_a_run_that_was_killed_is_followed_by_one_that_completes_it(
 
 
 OVERTAKEN: dict[str, tuple[object, str]] = {
-    "planning": (blocking.Log, "measure"),
+    "planning": (BlockingConnector, "measure"),
     "writing": (archive_keeper, "check_range"),
 }
 

@@ -276,7 +276,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(topic: LiveTopic) -> Non
         gone = both_ways(reader, start, start, TopicGone)
         assert f"topic {topic.name!r}, which no longer exists" in gone
         anew = admin.create_topic(topic.name, streams=1)
-    assert f"now has id {anew.topic}" in both_ways(reader, start, start, TopicRecreated)
+    assert f"has id {anew.topic}" in both_ways(reader, start, start, TopicRecreated)
     lenient = reader_of(topic, failOnDataLoss="false")
     found = Offset(CLUSTER, {topic.name: TopicOffset(anew.topic, 1)}).to_json()
     assert lenient.latestOffset(start, ALL) == found
