@@ -1,4 +1,7 @@
-"""How a story of faults, or a cut, is run and judged: by the checkers of the simulator, on a history of real processes."""
+"""Runs fault stories and network cuts, and checks their histories.
+
+The checkers are those of the simulator, applied to a history of real processes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from varlog.testing.cluster_under_load import (
 from varlog.testing.network.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
 from varlog.testing.network.cuttable_network import CuttableNetwork
 
-# Cuts, and comes back; what is cut then stays so for as long as the test says.
+# The time for which a network cut lasts unless the test says otherwise.
 Cut = Callable[[CuttableNetwork, ClusterUnderLoad], Awaitable[None]]
 
 
@@ -36,7 +39,7 @@ def check_story(
     replace_after_s: float = 30.0,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> None:
-    """Two streams: with two replicas each on three nodes, every node has a primary or a backup of something."""
+    """Two streams: with two replicas each on three nodes, every node has some primary or backup."""
     plan = plan_for(
         directory, nodes=nodes, replicas=replicas, replicated=replicated, replace_after_s=replace_after_s
     )
@@ -67,7 +70,8 @@ async def _cut_and_healed(
 
 
 async def kill_and_wait(cluster: ClusterUnderLoad, names: Sequence[str]) -> None:
-    """kill -9 at once, restarted by the supervisor as `varlog up` does, until everything runs again."""
+    """Send kill -9 to all of these at once; the supervisor restarts them as `varlog up` does. Wait until everything
+    runs again."""
     before = cluster.supervisor.restarts()
     for name in names:
         cluster.supervisor.kill(name)

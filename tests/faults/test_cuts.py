@@ -1,4 +1,7 @@
-"""The network is cut under load, both ways and one way: real packets between real processes, lost without a word."""
+"""Network cuts under load, in both directions and in one.
+
+Real packets between real processes are lost silently.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from varlog.testing.network.cuttable_network import CLIENTS, CuttableNetwork, pl
 
 pytestmark = [pytest.mark.process, pytest.mark.faults]
 
-# Longer than the heartbeat's patience, than a client's for one append, and than TCP's for an acknowledgement.
+# Longer than the timeouts of the heartbeat, of a client's append, and of TCP's acknowledgements.
 LONGER_THAN_EVERY_TIMEOUT_S = 12.0
 
 
-def test_a_primary_is_cut_off_from_everybody(tmp_path: Path) -> None:
+def test_a_primary_is_cut_off_from_all_others(tmp_path: Path) -> None:
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         primary = process_of((await first_stream(cluster)).primary)
         for other in places(NODES):
@@ -29,7 +32,7 @@ def test_a_primary_is_cut_off_from_everybody(tmp_path: Path) -> None:
 
 
 def test_a_primary_and_its_backup_are_cut_off_from_each_other(tmp_path: Path) -> None:
-    """Both answer the manager; only the primary can know (R-SEAL-6)."""
+    """Both answer the manager; only the primary can detect it (R-SEAL-6)."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -39,8 +42,8 @@ def test_a_primary_and_its_backup_are_cut_off_from_each_other(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("way", ["there", "back"])
-def test_one_way_between_a_node_and_the_repository_is_cut(way: str, tmp_path: Path) -> None:
-    """Reports do not arrive, or orders do not; the other way works, and so do all others."""
+def test_one_direction_between_a_node_and_the_repository_is_cut(way: str, tmp_path: Path) -> None:
+    """Reports do not arrive, or orders do not; the other direction works, and so do all other connections."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         node = process_of((await first_stream(cluster)).primary)
@@ -50,8 +53,8 @@ def test_one_way_between_a_node_and_the_repository_is_cut(way: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", ["there", "back"])
-def test_one_way_between_a_node_and_the_clients_is_cut(way: str, tmp_path: Path) -> None:
-    """The cluster is well; only those who use it see nothing of one node, or are not seen by it."""
+def test_one_direction_between_a_node_and_the_clients_is_cut(way: str, tmp_path: Path) -> None:
+    """The cluster is healthy; only its clients cannot reach one node, or get no replies from it."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         node = process_of((await first_stream(cluster)).primary)
@@ -60,8 +63,8 @@ def test_one_way_between_a_node_and_the_clients_is_cut(way: str, tmp_path: Path)
     check_cut(tmp_path, cut, seconds=LONGER_THAN_EVERY_TIMEOUT_S)
 
 
-def test_the_manager_is_cut_off_from_everybody_and_a_node_is_killed(tmp_path: Path) -> None:
-    """Nobody repairs while it is away; when it is back it takes the cluster as it finds it."""
+def test_the_manager_is_cut_off_from_all_others_and_a_node_is_killed(tmp_path: Path) -> None:
+    """Nothing is repaired while it is away; when it is back it continues from the state that it finds."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         for other in places(NODES):
@@ -75,7 +78,7 @@ def test_the_manager_is_cut_off_from_everybody_and_a_node_is_killed(tmp_path: Pa
 
 
 def test_short_cuts_in_a_row_leave_no_trace(tmp_path: Path) -> None:
-    """Shorter than what the kernel repairs by sending again, and longer than what anybody is patient for, by turns."""
+    """Alternately shorter than what the kernel repairs by retransmission and longer than every timeout."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)

@@ -1,4 +1,7 @@
-"""`varlog demo --faults` as a user runs it, without a terminal: lines, the account, JSON, and nothing is left behind."""
+"""`varlog demo --faults` as a user runs it, without a terminal.
+
+Its lines, its summary and its JSON; no process is left behind.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def test_it_tells_what_happens_and_accounts_for_every_entry(tmp_path: Path) -> None:
+def test_it_prints_what_happens_and_accounts_for_every_entry(tmp_path: Path) -> None:
     done = command("varlog.cli", ["demo", "--faults"], timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("kill -9") == 3
@@ -32,17 +35,17 @@ def test_a_sequenced_topic_loses_a_head_a_tail_its_sequencer_and_the_repository(
     options = ["demo", "--faults", "--ordering", "sequenced", "--json"]
     done = command("varlog.cli", options, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["holds"] and told["acknowledged"] == told["present"] > 0
-    killed = [fault["killed"].split(" of ")[0] for fault in told["faults"]]
+    report = json.loads(done.stdout)
+    assert report["holds"] and report["acknowledged"] == report["present"] > 0
+    killed = [fault["killed"].split(" of ")[0] for fault in report["faults"]]
     assert killed[:3] == ["the head", "the tail", "the sequencer"] and len(killed) == 4
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_tells_programs_in_json(tmp_path: Path) -> None:
+def test_it_prints_json_for_programs(tmp_path: Path) -> None:
     done = command("varlog.cli", ["demo", "--faults", "--json"], timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["holds"] and told["acknowledged"] == told["present"] > 0
-    assert (told["lost"], told["doubled"], told["out_of_order"]) == (0, 0, 0)
-    assert [len(fault["killed"]) > 0 for fault in told["faults"]] == [True] * 3
+    report = json.loads(done.stdout)
+    assert report["holds"] and report["acknowledged"] == report["present"] > 0
+    assert (report["lost"], report["doubled"], report["out_of_order"]) == (0, 0, 0)
+    assert [len(fault["killed"]) > 0 for fault in report["faults"]] == [True] * 3

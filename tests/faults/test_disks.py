@@ -1,4 +1,7 @@
-"""Disks under load: one is full, one is empty, one has turned a bit, one is gone with its node. Nobody is woken."""
+"""Disk faults under load: full, emptied, a flipped bit, lost with its node.
+
+The cluster recovers without an operator.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ def replicas_on(seen: GetClusterStatusReply, node: NodeID) -> list[ReplicaStatus
 @pytest.mark.parametrize(
     "left_bytes", [DISK_RESERVE_BYTES, 0], ids=["the reserve is left", "nothing is left"]
 )
-def test_a_full_disk_stops_appends_there_and_heals_by_itself(left_bytes: int, tmp_path: Path) -> None:
-    """R-SEAL-6: the replica says that it is full, reads of it go on, the other stream takes the appends; somebody makes room."""
+def test_a_full_disk_stops_appends_there_and_recovers_automatically(left_bytes: int, tmp_path: Path) -> None:
+    """R-SEAL-6: the replica reports that it is full, reads from it continue, the other stream accepts the appends; then
+    space is freed."""
     try:
         with SmallDisk(tmp_path / "vsn-1", size_mib=256) as disk:
 
@@ -50,7 +54,7 @@ def test_a_full_disk_stops_appends_there_and_heals_by_itself(left_bytes: int, tm
                 await cluster.wait_acknowledged(100)
                 disk.free()
 
-            # Four nodes: the streams share none, so one of them is not hurt. Large entries: a disk is soon full.
+            # Four nodes: the streams share none, so one of them is not affected. Large entries fill a disk quickly.
             check_story(tmp_path, story, nodes=4, entry_bytes_max=64 * KIB)
     except NoSmallDisk as refused:
         pytest.skip(f"NOT TESTED: no small disk can be mounted here ({refused}); run it as root")
@@ -68,7 +72,7 @@ async def check_reads_go_on(cluster: ClusterUnderLoad) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", ["primary", "backup"])
 def test_a_node_whose_directory_was_deleted_is_filled_again(victim: str, tmp_path: Path) -> None:
-    """R-SYNC-1: it comes back empty, under its old name; the others have everything."""
+    """R-SYNC-1: it comes back empty, under its old name; the other nodes have everything."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -83,7 +87,7 @@ def test_a_node_whose_directory_was_deleted_is_filled_again(victim: str, tmp_pat
 
 @pytest.mark.faults
 def test_every_node_loses_its_directory_one_after_the_other(tmp_path: Path) -> None:
-    """In the end no byte of any replica is where it was written first."""
+    """In the end no byte of any replica is where it was first written."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         for node in ("vsn-1", "vsn-2", "vsn-3"):
@@ -103,7 +107,7 @@ def test_every_node_loses_its_directory_one_after_the_other(tmp_path: Path) -> N
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", ["primary", "backup"])
 def test_a_node_that_never_comes_back_is_replaced(victim: str, tmp_path: Path) -> None:
-    """R-REG-6: another node gets its replicas from the survivors, and the primary leaves a dead node."""
+    """R-REG-6: another node gets its replicas from the survivors, and the primary moves away from a dead node."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -117,12 +121,12 @@ def test_a_node_that_never_comes_back_is_replaced(victim: str, tmp_path: Path) -
     check_story(tmp_path, story, nodes=4, replace_after_s=3.0)
 
 
-# --- rotten
+# --- corrupt
 
 
 @pytest.mark.faults
-def test_a_bit_that_turned_is_never_served_and_turned_back(tmp_path: Path) -> None:
-    """A reader finds it, gets the entry from another replica, and the damaged one is mended while the stream runs."""
+def test_a_flipped_bit_is_never_served_and_is_repaired(tmp_path: Path) -> None:
+    """A reader finds it, gets the entry from another replica, and the damaged one is repaired while the stream runs."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -138,7 +142,7 @@ def test_a_bit_that_turned_is_never_served_and_turned_back(tmp_path: Path) -> No
 
 
 @pytest.mark.faults
-def test_a_bit_that_turned_while_the_node_was_down_is_found_and_mended(tmp_path: Path) -> None:
+def test_a_bit_flipped_while_the_node_was_down_is_found_and_repaired(tmp_path: Path) -> None:
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
         node = stream.replicas[-1]
@@ -160,7 +164,7 @@ def first_segment(cluster: ClusterUnderLoad, node: NodeID, log_stream: LogStream
 
 
 def turn_a_bit(path: Path) -> bytes:
-    """One bit in the first entry; what the beginning of the file was before."""
+    """Flip one bit in the first entry; returns the former beginning of the file."""
     with path.open("r+b") as file:
         before = file.read(KIB)
         at = 64 + 8  # behind the header of the first batch and its offsets

@@ -1,6 +1,7 @@
-"""The table of harms: every file that a process keeps, every harm, running and stopped: healed or said, and nothing else.
+"""The table of harms: every file of a process, every harm, running and stopped.
 
-`make test` has a few cells, `make faults` all of them; it prints the table and renders docs/internals/harms.md.
+Each cell must be healed or said. `make test` runs a few cells, `make faults` all of them; it prints the table and
+renders docs/internals/harms.md.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.process
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "harms"
 
-# What was once lost in silence, and one cell of each file that holds entries or their order.
+# Cells that once lost data silently, and one cell of each file that holds entries or their order.
 A_FEW: list[Asked] = [
     ("replica: newest segment", "bit in the newest bytes", STOPPED),
     ("replica: commit rows", "cut by a few bytes", STOPPED),
@@ -68,7 +69,7 @@ def asked(kinds: tuple[str, ...], owner: str, when: str) -> list[Asked]:
 
 
 def test_every_file_of_a_running_cluster_has_a_row(tmp_path: Path) -> None:
-    """And no row is of a file that is not there any more."""
+    """And no row is about a file that no longer exists."""
 
     async def found() -> set[str]:
         async with harmed_cluster(small_plan(tmp_path)) as cluster:
@@ -78,7 +79,7 @@ def test_every_file_of_a_running_cluster_has_a_row(tmp_path: Path) -> None:
     assert asyncio.run(found()) == set(KINDS_OF_A_CLUSTER)
 
 
-def test_a_file_that_nobody_knows_is_reported(tmp_path: Path) -> None:
+def test_an_unknown_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "vmr").mkdir()
     (tmp_path / "vmr" / "something-new").touch()
     with pytest.raises(UnknownFile, match="something-new"):
@@ -129,7 +130,8 @@ def test_a_journal_and_its_mirror(when: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", [STOPPED, RUNNING])
 def test_files_of_an_embedded_cluster(when: str, tmp_path: Path) -> None:
     """One copy of everything: right, or said."""
-    # A file that SQLite has mapped and that is cut ends its process by SIGBUS. In a cluster that is a restart; here it is this one.
+    # Truncating a file that SQLite has mapped ends its process by SIGBUS. In a cluster that is a restart; here it is
+    # this process.
     kinds = tuple(kind for kind in KINDS_OF_AN_EMBEDDED if when == STOPPED or kind not in MAPPED)
     cells = asyncio.run(embedded_cells(tmp_path, asked(kinds, "", when)))
     write_results(RESULTS / f"embedded-{when}.json", cells)

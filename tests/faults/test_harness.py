@@ -1,4 +1,7 @@
-"""The judge of real histories can say no: what a client claims, and the log does not have, is found on its whole way."""
+"""The checkers of real histories can fail.
+
+A claim of a client that the log contradicts is found, through the whole harness.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from varlog.verify.history import AppendCall, CallOutcome, Seen
 pytestmark = pytest.mark.process
 
 
-def test_an_acknowledged_entry_that_is_not_there_is_found(tmp_path: Path) -> None:
-    """Nothing is hurt; one client's file has an answer that no cluster gave."""
+def test_an_acknowledged_entry_that_does_not_exist_is_found(tmp_path: Path) -> None:
+    """No fault is injected; one client's file has a reply that no cluster sent."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         claim = AppendCall(

@@ -1,4 +1,7 @@
-"""kill -9 under load: of each process, of several, of all, of a client. Nothing is lost, nothing doubled, nobody is woken."""
+"""kill -9 under load: of each process, of several, of all, of a client.
+
+Nothing is lost or duplicated, and no operator is needed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def test_each_process_is_killed_in_turn(tmp_path: Path) -> None:
 
 
 def test_everything_is_killed_at_once(tmp_path: Path) -> None:
-    """As a power cut of all processes; what the disks were told to sync is what is left."""
+    """Like a power cut of all processes; only what was synced to the disks is left."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         await kill_and_wait(cluster, list(cluster.supervisor.pids()))
@@ -34,7 +37,8 @@ def test_everything_is_killed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_is_stopped_and_started_under_load_has_everything(tmp_path: Path) -> None:
-    """SIGTERM to every process, in order, while clients append: no end is more orderly, and it may lose as little."""
+    """SIGTERM to every process, in order, while clients append: the most orderly end, which must lose nothing
+    either."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         await cluster.supervisor.stop()
@@ -55,7 +59,7 @@ def test_two_are_killed_at_once(victims: tuple[str, str], tmp_path: Path) -> Non
 
 @pytest.mark.faults
 def test_the_next_is_killed_before_the_cluster_has_healed(tmp_path: Path) -> None:
-    """Whatever the repair was at, it goes on from what it finds."""
+    """Whatever step the repair was at, it continues from the state that it finds."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         names = ("vsn-1", "vmc", "vsn-2", "vmr", "vsn-3")
@@ -70,7 +74,7 @@ def test_the_next_is_killed_before_the_cluster_has_healed(tmp_path: Path) -> Non
 
 @pytest.mark.faults
 def test_trims_hold_over_kills(tmp_path: Path) -> None:
-    """Law 9: what was trimmed stays so, on a node that was away as well."""
+    """Law 9: what was trimmed stays trimmed, also on a node that was away."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         for name in ("vsn-1", "vmr", "vsn-2"):
@@ -81,7 +85,8 @@ def test_trims_hold_over_kills(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_a_killed_client_leaves_whole_appends_or_none(tmp_path: Path) -> None:
-    """R-ORD-5, law 10: nobody told it what became of its last ones; they are there once, whole, or not at all."""
+    """R-ORD-5, law 10: it never learnt the outcome of its last appends; each is in the log once, complete, or not at
+    all."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         cluster.clients[0].kill()

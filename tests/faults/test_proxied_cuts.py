@@ -1,4 +1,7 @@
-"""Cuts by proxies, on every machine: what is under way is held, lost, or its connection broken; no kernel gives up by itself."""
+"""Network cuts by proxies, on every machine.
+
+Requests in flight are delayed or lost, or their connection is broken; no kernel gives up on its own.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_primary_that_is_cut_off_is_sealed_out_and_taken_back(loss: Loss, tmp_path: Path) -> None:
-    """R-SEAL-2: the other stream takes the appends; what the primary had in hand, or still gets, is fenced (law 7)."""
+def test_a_primary_that_is_cut_off_is_sealed_out_and_readmitted(loss: Loss, tmp_path: Path) -> None:
+    """R-SEAL-2: the other stream accepts the appends; what the primary had in flight, or still receives, is fenced (law
+    7)."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -39,8 +43,9 @@ def test_a_primary_that_is_cut_off_is_sealed_out_and_taken_back(loss: Loss, tmp_
 @pytest.mark.faults
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("way", ["there", "back"])
-def test_one_way_between_a_primary_and_its_backup_is_cut(way: str, loss: Loss, tmp_path: Path) -> None:
-    """R-SEAL-6: everybody else hears both. The other stream takes the appends, whether the primary learns it or not."""
+def test_one_direction_between_a_primary_and_its_backup_is_cut(way: str, loss: Loss, tmp_path: Path) -> None:
+    """R-SEAL-6: all other processes reach both. The other stream accepts the appends, whether the primary learns of it
+    or not."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         primary, backup = map(process_of, (await first_stream(cluster)).replicas)

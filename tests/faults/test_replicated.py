@@ -1,4 +1,7 @@
-"""Three metadata repositories over three etcd members: the leader dies or hangs, a member dies, all die at once."""
+"""Three metadata repositories over three etcd members, under faults.
+
+The leader dies or hangs, a member dies, all die at once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ async def leader(cluster: ClusterUnderLoad) -> str:
     return await leading_repository(cluster.plan, WAIT_TIMEOUT_S)
 
 
-def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_the_leader_is_killed_repeatedly(tmp_path: Path) -> None:
     async def story(cluster: ClusterUnderLoad) -> None:
         for _ in range(3):
             await kill_and_wait(cluster, [await leader(cluster)])
@@ -37,7 +40,7 @@ def test_the_leader_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_hangs_longer_than_its_lease_orders_nothing_when_it_wakes(tmp_path: Path) -> None:
-    """Another one leads meanwhile: the sleeper's writes are fenced, and its answers come too late."""
+    """Another repository leads in the meantime: the paused one's writes are fenced, and its replies come too late."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         sleeper = await leader(cluster)
@@ -52,7 +55,7 @@ def test_a_leader_that_hangs_longer_than_its_lease_orders_nothing_when_it_wakes(
     check_replicated(tmp_path, story)
 
 
-def test_a_leader_that_hangs_for_less_than_its_lease_goes_on(tmp_path: Path) -> None:
+def test_a_leader_that_hangs_for_less_than_its_lease_continues(tmp_path: Path) -> None:
     async def story(cluster: ClusterUnderLoad) -> None:
         for _ in range(3):
             sleeper = await leader(cluster)
@@ -87,7 +90,7 @@ def test_everything_is_killed_at_once_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_majority_of_etcd_is_lost_for_a_while(tmp_path: Path) -> None:
-    """Nothing can be ordered meanwhile, and nothing is; then everything continues."""
+    """Nothing can be ordered in the meantime, and nothing is; then everything continues."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         members = ("etcd-1", "etcd-2")

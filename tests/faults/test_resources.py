@@ -1,4 +1,7 @@
-"""A process that gets no more file descriptors, memory or room on its disk: it says so, loses nothing, and comes back with them."""
+"""A process without file descriptors, memory or disk space.
+
+It reports the shortage, loses nothing, and recovers when it is over.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from varlog.testing.harms.harm_cells import small_plan
 pytestmark = [pytest.mark.process, pytest.mark.faults]
 
 WITHOUT_S = 3.0
-# What a process may still allocate before it gets no more.
+# How much a process may still allocate.
 MEMORY_LEFT = 4 * MIB
 ORDERINGS = pytest.mark.parametrize("ordering", list(Ordering))
 
@@ -43,7 +46,7 @@ def check_small_story(directory: Path, story: Story, ordering: Ordering) -> None
 
 @contextmanager
 def limited(pid: int, what: int, value: int) -> Iterator[None]:
-    """The soft limit of a running process; given back if it still runs."""
+    """Set the soft limit of a running process; restored if it still runs."""
     _, hard = resource.prlimit(pid, what)
     before = resource.prlimit(pid, what, (value, hard))
     try:
@@ -54,7 +57,7 @@ def limited(pid: int, what: int, value: int) -> Iterator[None]:
 
 
 async def wait_logged(cluster: ClusterUnderLoad, name: str, *words: str) -> None:
-    """Until the process says one of these, or has ended and so said something, too."""
+    """Wait until the process logs one of these, or has ended, which also reports the shortage."""
     path = cluster.plan.data / "logs" / f"{name}.log"
     restarts = cluster.supervisor.restarts()[name]
     async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -83,7 +86,8 @@ def test_no_more_file_descriptors(victim: str, ordering: Ordering, tmp_path: Pat
 @ORDERINGS
 @pytest.mark.parametrize("victim", ["vsn-1", "vmr"])
 def test_no_more_memory(victim: str, ordering: Ordering, tmp_path: Path) -> None:
-    """ENOMEM: whatever it was doing fails, or the whole process does; it comes back, and what it acknowledged is there."""
+    """ENOMEM: its current operation fails, or the whole process does; it comes back with everything that it
+    acknowledged."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         cluster.may_fail.add(victim)
@@ -97,7 +101,8 @@ def test_no_more_memory(victim: str, ordering: Ordering, tmp_path: Path) -> None
 
 @ORDERINGS
 def test_the_disk_of_the_repository_is_full(ordering: Ordering, tmp_path: Path) -> None:
-    """Changes of the cluster are refused, with the reason; what is ordered stays so, and all goes on when there is room."""
+    """Changes of the cluster are refused, with the reason; the order does not change, and everything continues when
+    there is space."""
     try:
         with SmallDisk(tmp_path / "vmr", size_mib=24) as disk:
 
@@ -116,7 +121,7 @@ def test_the_disk_of_the_repository_is_full(ordering: Ordering, tmp_path: Path) 
 
 
 async def refused_topics(cluster: ClusterUnderLoad) -> str:
-    """Topics are made until the repository refuses one: a database grows by pages."""
+    """Create topics until the repository refuses one: a database grows by pages."""
     async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(cluster.address) as admin:
         for number in range(200):
             try:

@@ -1,4 +1,7 @@
-"""Directories that are what they were some time ago: a drive that lost writes, a virtual machine that was rolled back, a backup."""
+"""Directories that go back in time.
+
+A drive that lost writes, a virtual machine that was rolled back, a restored backup.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ NODES = ("vsn-1", "vsn-2", "vsn-3")
 
 
 async def rewound(cluster: HarmedCluster, *names: str) -> HarmResult:
-    """30 entries of each topic were acknowledged since the copy of these directories."""
+    """30 entries of each topic were acknowledged after these directories were copied."""
     await cluster.append(30)
     await cluster.wait_rows_synced()
     copy = cluster.copy("older", *names)
@@ -48,14 +51,14 @@ def test_one_of_three_nodes_is_rewound_and_filled_from_the_others(
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [ordering]) as cluster:
             return await rewound(cluster, node)
 
-    verdict = asyncio.run(story())
-    assert verdict.outcome is HarmOutcome.HEALED, verdict
+    result = asyncio.run(story())
+    assert result.outcome is HarmOutcome.HEALED, result
 
 
 @pytest.mark.faults
 def test_each_node_is_rewound_in_turn_while_the_others_run(tmp_path: Path) -> None:
     async def story() -> list[HarmResult]:
-        verdicts = []
+        results = []
         async with harmed_cluster(plan_for(tmp_path, replicas=3)) as cluster:
             for name in NODES:
                 await cluster.append(30)
@@ -71,23 +74,23 @@ def test_each_node_is_rewound_in_turn_while_the_others_run(tmp_path: Path) -> No
                         )
                     )
                 )
-                verdicts.append(await result_after_restart(cluster, name))
-        return verdicts
+                results.append(await result_after_restart(cluster, name))
+        return results
 
-    for verdict in asyncio.run(story()):
-        assert verdict.outcome is HarmOutcome.HEALED, verdict
+    for result in asyncio.run(story()):
+        assert result.outcome is HarmOutcome.HEALED, result
 
 
 @pytest.mark.faults
 def test_all_nodes_are_rewound_and_the_repository_knows_better(tmp_path: Path) -> None:
-    """Nobody has the entries any more: what was ordered is not given to others, and it is said."""
+    """No node has the entries any more: their positions are not assigned to others, and the loss is reported."""
 
     async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             return await rewound(cluster, *NODES)
 
-    verdict = asyncio.run(story())
-    assert verdict.outcome is HarmOutcome.SAID, verdict
+    result = asyncio.run(story())
+    assert result.outcome is HarmOutcome.SAID, result
 
 
 @pytest.mark.faults
@@ -115,5 +118,5 @@ def test_etcd_is_restored_from_an_older_snapshot(tmp_path: Path) -> None:
             cluster.restore(copy, "etcd")
             return await result_after_restart(cluster)
 
-    verdict = asyncio.run(story())
-    assert verdict.outcome is HarmOutcome.SAID, verdict
+    result = asyncio.run(story())
+    assert result.outcome is HarmOutcome.SAID, result

@@ -1,4 +1,7 @@
-"""Sequenced topics under load and faults: each link of a chain and the sequencer killed or hung, leases, cuts, dead appenders."""
+"""Sequenced topics under load and faults.
+
+Each member of a chain and the sequencer killed or hung, leases, cuts, dead appenders.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from varlog.testing.network.cuttable_network import CLIENTS, CuttableNetwork, Lo
 pytestmark = pytest.mark.process
 
 SEQUENCER = "vseq"
-# Longer than the heartbeat's patience, than a client's for one append, and than any lease.
+# Longer than the timeouts of the heartbeat and of a client's append, and than any lease.
 LONGER_THAN_EVERY_TIMEOUT_S = 12.0
 
 
@@ -28,8 +31,9 @@ def check_sequenced(
     check_story(directory, story, nodes=nodes, replicas=replicas, trims=trims, ordering=Ordering.SEQUENCED)
 
 
-def test_each_link_of_a_chain_and_the_sequencer_are_killed_in_turn(tmp_path: Path) -> None:
-    """R-SEQ-2, R-SEQ-10, R-SEQ-14: head, middle, tail, sequencer. Appends go on, and each is back in its chain soon."""
+def test_each_member_of_a_chain_and_the_sequencer_are_killed_in_turn(tmp_path: Path) -> None:
+    """R-SEQ-2, R-SEQ-10, R-SEQ-14: head, middle, tail, sequencer. Appends continue, and each is soon back in its
+    chain."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         for name in (*map(process_of, (await cluster.chain()).nodes), SEQUENCER):
@@ -39,8 +43,8 @@ def test_each_link_of_a_chain_and_the_sequencer_are_killed_in_turn(tmp_path: Pat
 
 
 @pytest.mark.faults
-def test_a_tail_that_hangs_answers_nobody_when_it_wakes(tmp_path: Path) -> None:
-    """R-SEQ-13: it stands still while others go on without it, and its lease is over before it can say anything."""
+def test_a_tail_that_hangs_answers_no_client_when_it_wakes(tmp_path: Path) -> None:
+    """R-SEQ-13: it is paused while others continue without it, and its lease is over before it can reply."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         tail = (await cluster.chain()).tail
@@ -63,7 +67,7 @@ def test_repository_and_manager_are_killed_in_turn(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_everything_is_killed_at_once(tmp_path: Path) -> None:
-    """Nobody is left who has counted: the tail is found on the disks (R-SEQ-2)."""
+    """No process that counted is left: the tail is found on the disks (R-SEQ-2)."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         await kill_and_wait(cluster, list(cluster.supervisor.pids()))
@@ -86,7 +90,7 @@ def test_a_cluster_that_is_stopped_and_started_under_load_has_everything(tmp_pat
     [("head", "middle"), ("middle", "tail"), ("head", "tail"), ("head", SEQUENCER), ("vmr", SEQUENCER)],
 )
 def test_two_are_killed_at_once(victims: tuple[str, str], tmp_path: Path) -> None:
-    """Two of three nodes: the log goes on with one replica until they are back (R-SEQ-10)."""
+    """Two of three nodes: the log continues with one replica until they are back (R-SEQ-10)."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         chain = dict(
@@ -99,8 +103,8 @@ def test_two_are_killed_at_once(victims: tuple[str, str], tmp_path: Path) -> Non
 
 
 @pytest.mark.faults
-def test_with_two_of_three_nodes_gone_for_good_the_log_goes_on(tmp_path: Path) -> None:
-    """R-SEQ-10: with one replica; that there is no other is said where people look."""
+def test_the_log_continues_with_two_of_three_nodes_permanently_lost(tmp_path: Path) -> None:
+    """R-SEQ-10: with one replica; the status reports that there is no other."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         head, middle, _ = (await cluster.chain()).nodes
@@ -130,7 +134,7 @@ def test_one_hangs_for_longer_than_every_timeout(sleeper: str, tmp_path: Path) -
 
 @pytest.mark.faults
 def test_all_hang_and_wake_together(tmp_path: Path) -> None:
-    """A machine that was suspended: every lease is over at once, and nobody is dead."""
+    """A machine that was suspended: every lease is over at once, and no process is dead."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         names = list(cluster.supervisor.pids())
@@ -145,7 +149,7 @@ def test_all_hang_and_wake_together(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_killed_clients_leave_half_written_positions_that_others_finish(tmp_path: Path) -> None:
-    """R-SEQ-8: whatever they had under way is copied down the chain, or filled, by whoever reads it."""
+    """R-SEQ-8: their writes in flight are copied down the chain, or filled, by the next reader."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         for client in cluster.clients[:2]:
@@ -160,7 +164,7 @@ def test_killed_clients_leave_half_written_positions_that_others_finish(tmp_path
 
 @pytest.mark.faults
 def test_trims_hold_over_kills(tmp_path: Path) -> None:
-    """Law 9: what was trimmed stays so, on a node that was away as well."""
+    """Law 9: what was trimmed stays trimmed, also on a node that was away."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         for name in (*map(process_of, (await cluster.chain()).nodes[:2]), "vmr", SEQUENCER):
@@ -171,7 +175,7 @@ def test_trims_hold_over_kills(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_a_node_that_stays_away_is_replaced(tmp_path: Path) -> None:
-    """R-SEQ-14: on the fourth node, from the chain, while the log goes on."""
+    """R-SEQ-14: on the fourth node, from the chain, while the log continues."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         gone = (await cluster.chain()).head
@@ -200,7 +204,7 @@ def check_sequenced_cut(directory: Path, cut: Cut, *, loss: Loss, seconds: float
 @pytest.mark.faults
 @pytest.mark.parametrize("loss", [Loss.HELD, Loss.BROKEN])
 def test_a_node_that_is_cut_off_from_the_repository_leaves_its_chain(loss: Loss, tmp_path: Path) -> None:
-    """R-SEQ-13: clients reach it, and it answers none of them once its lease is over; so they go on without it."""
+    """R-SEQ-13: clients reach it, and it answers none of them once its lease is over; so they continue without it."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         tail = (await cluster.chain()).tail
@@ -213,7 +217,7 @@ def test_a_node_that_is_cut_off_from_the_repository_leaves_its_chain(loss: Loss,
 
 @pytest.mark.faults
 @pytest.mark.parametrize("loss", [Loss.HELD, Loss.BROKEN])
-def test_a_head_is_cut_off_from_everybody(loss: Loss, tmp_path: Path) -> None:
+def test_a_head_is_cut_off_from_all_others(loss: Loss, tmp_path: Path) -> None:
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         head = (await cluster.chain()).head
         for other in places(NODES):
@@ -227,8 +231,9 @@ def test_a_head_is_cut_off_from_everybody(loss: Loss, tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("way", ["there", "back"])
-def test_one_way_between_the_clients_and_a_tail_is_cut(way: str, tmp_path: Path) -> None:
-    """The cluster is well; only those who use it see nothing of one node, or are not seen by it: they reconfigure by themselves."""
+def test_one_direction_between_the_clients_and_a_tail_is_cut(way: str, tmp_path: Path) -> None:
+    """The cluster is healthy; only its clients cannot reach one node, or get no replies from it: they reconfigure on
+    their own."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         tail = process_of((await cluster.chain()).tail)

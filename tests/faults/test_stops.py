@@ -1,4 +1,7 @@
-"""SIGSTOP under load: a process that hangs. Its connections stay open, nothing answers; then it goes on as if nothing were."""
+"""SIGSTOP under load: a process that hangs.
+
+Its connections stay open and nothing is answered; then it continues as if nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
 
 pytestmark = pytest.mark.process
 
-# Longer than the heartbeat's patience, than a client's for one append, and than any lease.
+# Longer than the timeouts of the heartbeat and of a client's append, and than any lease.
 LONGER_THAN_EVERY_TIMEOUT_S = 12.0
 SLOW_TURNS = 30
 
 
 async def hang(cluster: ClusterUnderLoad, names: list[str], seconds: float) -> None:
-    """The fault is the time that passes: nothing is waited for here."""
+    """The fault is the time that passes: there is no condition to wait for."""
     for name in names:
         cluster.supervisor.signal(name, signal.SIGSTOP)
     await asyncio.sleep(seconds)
@@ -27,8 +30,9 @@ async def hang(cluster: ClusterUnderLoad, names: list[str], seconds: float) -> N
         cluster.supervisor.signal(name, signal.SIGCONT)
 
 
-def test_a_primary_that_hangs_is_sealed_out_and_taken_back(tmp_path: Path) -> None:
-    """R-SEAL-2: found by the heartbeat; the other stream takes the appends; what the sleeper had in hand is fenced (law 7)."""
+def test_a_primary_that_hangs_is_sealed_out_and_readmitted(tmp_path: Path) -> None:
+    """R-SEAL-2: found by the heartbeat; the other stream accepts the appends; what the paused primary had in flight is
+    fenced (law 7)."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -54,7 +58,7 @@ def test_one_hangs_for_longer_than_every_timeout(sleeper: str, tmp_path: Path) -
 
 @pytest.mark.faults
 def test_all_hang_and_wake_together(tmp_path: Path) -> None:
-    """A machine that was suspended: every timer is over at once, and nobody is dead."""
+    """A machine that was suspended: every timer is over at once, and no process is dead."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         await hang(cluster, list(cluster.supervisor.pids()), LONGER_THAN_EVERY_TIMEOUT_S)
@@ -77,7 +81,8 @@ def test_a_node_that_hangs_is_killed_before_it_wakes(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_a_node_that_is_slow_all_the_time_leaves_other_streams_alone(tmp_path: Path) -> None:
-    """It stands still for nine tenths of the time, never long enough to count as dead: appends go on where it has no part."""
+    """It is paused for nine tenths of the time, never long enough to count as dead: appends continue on streams without
+    it."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
@@ -87,7 +92,7 @@ def test_a_node_that_is_slow_all_the_time_leaves_other_streams_alone(tmp_path: P
             await hang(cluster, [slow], 0.27)
             await asyncio.sleep(0.03)
         assert cluster.acknowledged() - before > SLOW_TURNS, (
-            "the streams without the slow node stood still with it"
+            "the streams without the slow node stopped with it"
         )
 
     check_story(tmp_path, story, nodes=4)

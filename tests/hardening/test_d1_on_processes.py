@@ -46,11 +46,11 @@ async def after_power_loss(directory: Path, harm: Harm) -> HarmResult:
     ],
 )
 def test_one_bad_bit_or_sector_in_the_newest_record_loses_nothing(harm: Harm, tmp_path: Path) -> None:
-    verdict = asyncio.run(after_power_loss(tmp_path, harm))
-    assert verdict.outcome is HarmOutcome.HEALED, verdict
+    result = asyncio.run(after_power_loss(tmp_path, harm))
+    assert result.outcome is HarmOutcome.HEALED, result
 
 
 def test_missing_bytes_at_the_end_of_the_journal_are_noticed(tmp_path: Path) -> None:
     """More than one copy may be gone: right, or said."""
-    verdict = asyncio.run(after_power_loss(tmp_path, truncate_newest_bytes))
-    assert verdict.right_or_said, verdict
+    result = asyncio.run(after_power_loss(tmp_path, truncate_newest_bytes))
+    assert result.right_or_said, result
