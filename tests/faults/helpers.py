@@ -23,7 +23,7 @@ from varlog.testing.cluster_under_load import (
 from varlog.testing.network.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
 from varlog.testing.network.cuttable_network import CuttableNetwork
 
-# The time for which a network cut lasts unless the test says otherwise.
+# Makes a cut and returns; the cut lasts for as long as the test decides.
 Cut = Callable[[CuttableNetwork, ClusterUnderLoad], Awaitable[None]]
 
 

@@ -1,4 +1,4 @@
-"""Appends at a steady rate, whatever the answers are, and how each of them ended. In virtual time."""
+"""An open loop: appends at a steady rate, whatever the replies, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from varlog.model.errors import OutcomeUnknown, Overloaded
 async def offer_appends(
     logs: Sequence[Log], data: bytes, per_s: float, *, timeout_s: float, seconds: float
 ) -> tuple[Counter[str], list[float]]:
-    """Poisson arrivals over all of these clients. Counts of the outcomes, and after how long each refusal came."""
+    """Poisson arrivals over all of these clients. Returns counts of the outcomes, and the time after which each refusal
+    came."""
     loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
     refused_after: list[float] = []
 

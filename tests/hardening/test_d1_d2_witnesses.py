@@ -1,5 +1,7 @@
-"""A repository whose journal lost its newest records gave positions again that it had acknowledged, and nobody noticed: only the
-ends of single streams were compared. Now nodes tell the newest order they know of, and it is taken from them first.
+"""D1, D2: a repository whose journal lost its newest records.
+
+It assigned acknowledged positions again, unnoticed: only the ends of single streams were compared. Now nodes report the
+newest order they know of, and the repository adopts it first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from varlog.testing.sim.core.loop import run_simulated
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["nodes run", "nodes restart as well"])
 @pytest.mark.parametrize("older_copy", [False, True], ids=["d1 a journal lost them", "d2 an older copy"])
-def test_positions_that_a_repository_forgot_are_taken_from_the_nodes_and_never_given_again(
+def test_positions_that_a_repository_forgot_are_adopted_from_the_nodes_and_never_reassigned(
     restarted: bool, older_copy: bool
 ) -> None:
     async def story() -> None:
@@ -49,7 +51,7 @@ def test_positions_that_a_repository_forgot_are_taken_from_the_nodes_and_never_g
     run_simulated(story())
 
 
-def test_d2_an_older_copy_gives_no_position_of_one_log_stream_to_another() -> None:
+def test_d2_an_older_copy_assigns_no_position_of_one_log_stream_to_another() -> None:
     """The node that holds what was ordered since the copy starts late."""
 
     async def story() -> tuple[int, int]:
@@ -67,7 +69,7 @@ def test_d2_an_older_copy_gives_no_position_of_one_log_stream_to_another() -> No
         cluster.nodes[1].boot()
         try:
             given = (await appending).glsn
-        except VarlogError:  # it was refused, or is undecided; a later one tells how it goes on
+        except VarlogError:  # refused or undecided; a later append shows how the topic continues
             await cluster.until(cluster.runs)
             given = (await log.append(b"another", log_stream=idle)).glsn
         await log.close()
@@ -78,7 +80,7 @@ def test_d2_an_older_copy_gives_no_position_of_one_log_stream_to_another() -> No
 
 
 def test_d1_a_node_is_a_witness_of_positions_in_streams_that_it_does_not_hold() -> None:
-    """The node that holds the newest entries is away for good; another one has heard how far the topic was."""
+    """The node that holds the newest entries is permanently lost; another one knows how far the topic was."""
 
     async def story() -> None:
         cluster = RewoundCluster(nodes=2, replicas=1)
@@ -98,7 +100,7 @@ def test_d1_a_node_is_a_witness_of_positions_in_streams_that_it_does_not_hold() 
     run_simulated(story())
 
 
-def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
+def test_d1_nothing_is_ordered_in_a_term_before_every_node_has_reported() -> None:
     """A node that is slow to open its session is waited for: it may be the only one that knows."""
 
     async def story() -> None:
@@ -109,13 +111,13 @@ def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
             await log.append(b"%d" % number)
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
-        # The usual restart: all nodes are there, and nobody waits for a grace time.
+        # The usual restart: all nodes are up, and there is no grace time to wait for.
         cluster.repository.crash()
         cluster.repository.boot()
         begun = loop.time()
         await log.append(b"on")
         assert loop.time() - begun < 1.0
-        # One is away: for so long nothing is ordered, and then it is.
+        # One is away: nothing is ordered for the grace time, and then it is.
         cluster.network.cut_off("sn3", "", until=loop.time() + 2.0)
         cluster.repository.crash()
         cluster.repository.boot()
@@ -126,8 +128,8 @@ def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
 
 
 @pytest.mark.parametrize("harm", ["damaged", "deleted"])
-def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_is_given(harm: str) -> None:
-    """All nodes are heard, and none can open its commit rows: what they knew of newer positions is known to nobody."""
+def test_d1_a_log_stream_without_any_replica_is_no_witness_and_nothing_is_assigned(harm: str) -> None:
+    """All nodes have reported, and none can open its commit rows: no process knows of the newer positions any more."""
 
     from varlog.testing.sim.faults.harm import files_of
 
@@ -159,9 +161,9 @@ def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_i
     run_simulated(story())
 
 
-def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_more() -> None:
-    """All nodes are heard. One replica lost its newest rows as a torn write loses them, the other one is damaged: the newest
-    position is known to nobody who was heard."""
+def test_d1_nothing_is_answered_or_assigned_while_a_damaged_replica_may_know_more() -> None:
+    """All nodes have reported. One replica lost its newest rows like a torn write, the other one is damaged: no
+    reporting replica knows the newest position."""
     from varlog.storage.committed.row_file import ROW_BYTES
     from varlog.testing.sim.faults.harm import files_of
 
@@ -171,7 +173,7 @@ def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_mo
         log = await cluster.log(create=True)
         for number in range(12):
             await log.append(b"%d" % number)
-            await asyncio.sleep(0.5)  # a row each
+            await asyncio.sleep(0.5)  # one row each
         for host in cluster.nodes.values():
             await host.stop()
         for host, harm in zip(cluster.nodes.values(), ("torn", "damaged"), strict=True):

@@ -1,7 +1,8 @@
-"""D1 in an embedded log: an older copy of the repository's journal is put back after a crash.
+"""D1 in an embedded log: an older copy of the journal is restored after a crash.
 
-The rows that order the newest entries are synced up to 0.2 s later, so nothing but the journal knew their positions: the entries
-were cut, in silence, and their positions were given again. With one log stream and one replica the order is that of the data.
+The rows that order the newest entries are synced up to 0.2 s later, so only the journal knew their positions: the
+entries were cut silently, and their positions were assigned again. With one log stream and one replica the order is
+that of the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DEADLINE_S = 60.0
 
 
 async def wait_rows_synced(live: Path) -> None:
-    """Until the rows of all that was appended so far are in their file."""
+    """Wait until the rows of everything appended so far are in their file."""
     [rows] = live.glob("volume/cid=*/snid=*/lsid=*/commits.log")
     before = rows.stat().st_size
     while rows.stat().st_size == before:
@@ -27,8 +28,8 @@ async def wait_rows_synced(live: Path) -> None:
 
 
 async def crashed(directory: Path, *, lost: int, synced: int = 0) -> tuple[Path, dict[int, bytes]]:
-    """What a crash leaves right after some appends, with the journal as it was before the last `lost` of them. The rows of the
-    first `synced` are on the disk."""
+    """What a crash leaves right after some appends, with the journal as it was before the last `lost` of them. The rows
+    of the first `synced` are on the disk."""
     live, left = directory / "live", directory / "left"
     acknowledged: dict[int, bytes] = {}
     older = b""
@@ -51,7 +52,7 @@ async def crashed(directory: Path, *, lost: int, synced: int = 0) -> tuple[Path,
 @pytest.mark.parametrize(
     ("lost", "synced"), [(1, 0), (2, 0), (15, 0), (15, 12)], ids=["one", "two", "many", "some rows are known"]
 )
-def test_d1_embedded_entries_keep_their_positions_when_an_older_journal_is_put_back(
+def test_d1_embedded_entries_keep_their_positions_when_an_older_journal_is_restored(
     lost: int, synced: int, tmp_path: Path
 ) -> None:
     async def story() -> None:
@@ -67,7 +68,7 @@ def test_d1_embedded_entries_keep_their_positions_when_an_older_journal_is_put_b
 
 
 def test_d1_embedded_entries_keep_their_positions_when_their_rows_are_lost_as_well(tmp_path: Path) -> None:
-    """Power loss: rows that are not synced are gone, however late the crash is looked at."""
+    """Power loss: rows that are not synced are gone, however much later the crash comes."""
 
     async def story() -> None:
         left, acknowledged = await crashed(tmp_path, lost=10)

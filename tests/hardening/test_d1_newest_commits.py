@@ -1,5 +1,7 @@
-"""D1: the newest commits of a killed repository. One bad bit or one bad sector in its journal took them away without a word, for a
-bad newest record counted as torn and records shared sectors; a journal cut short was read as far as it went.
+"""D1: the newest commits of a killed repository.
+
+One bad bit or sector in its journal lost them silently, because a bad newest record counted as torn and records shared
+sectors; a truncated journal was read as far as it went.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def _items(path: Path) -> dict[str, bytes]:
     return asyncio.run(body())
 
 
-def test_unharmed_everything_is_there(left: Path) -> None:
+def test_without_harm_everything_is_present(left: Path) -> None:
     assert _items(left) == COMMITS
 
 
@@ -74,8 +76,8 @@ def test_one_sector_of_zeros_loses_nothing(left: Path, copy: int, sector_bytes: 
 
 
 @pytest.mark.parametrize("bytes_missing", [1, 5, 100])
-def test_a_journal_whose_end_is_missing_is_said(left: Path, bytes_missing: int) -> None:
-    """Wherever the newest commit lies: nobody knows what was behind the end."""
+def test_a_journal_whose_end_is_missing_is_reported(left: Path, bytes_missing: int) -> None:
+    """Wherever the newest commit is: what was behind the end is unknown."""
     content = journal_path(left).read_bytes()
     first = content.index(NEWEST) + len(COMMITS["cut/040"])
     for end in (len(content), content.rindex(NEWEST) + len(COMMITS["cut/040"]), first):
@@ -93,7 +95,7 @@ def test_a_bad_bit_in_a_value_of_the_database_is_not_served(left: Path) -> None:
         _items(left)
 
 
-def test_an_older_database_beside_a_newer_journal_is_right_or_said(left: Path, tmp_path: Path) -> None:
+def test_an_older_database_beside_a_newer_journal_is_right_or_refused(left: Path, tmp_path: Path) -> None:
     older = tmp_path / "older copy"
     assert _items(left) == COMMITS
     shutil.copy(left, older)
@@ -110,7 +112,7 @@ def test_an_older_database_beside_a_newer_journal_is_right_or_said(left: Path, t
         _items(left)
 
 
-def test_a_database_that_is_gone_is_said(left: Path) -> None:
+def test_a_missing_database_is_reported(left: Path) -> None:
     for path in left.parent.glob("metadata.db*"):
         if path != journal_path(left):
             path.unlink()

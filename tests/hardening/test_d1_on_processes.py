@@ -1,7 +1,7 @@
-"""D1 on real processes: power loss, then harm at the end of the repository's journal.
+"""D1 on real processes: power loss, then harm at the end of the journal.
 
-Before, the newest record counted as torn, the order of the newest acknowledged entries was forgotten without a word, and their
-positions were given to other entries.
+Before, the newest record counted as torn, the order of the newest acknowledged entries was forgotten silently, and
+their positions were assigned to other entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def after_power_loss(directory: Path, harm: Harm) -> HarmResult:
         await cluster.append(20)
         [journal] = (directory / "vmr").glob("*.journal")
         older = journal.read_bytes()
-        # All at once, and killed at once: the nodes have not synced the rows that order them.
+        # All appended at once, and killed at once: the nodes have not synced the rows that order them.
         await cluster.append(300)
         cluster.kill_all()
         harm(journal, older)

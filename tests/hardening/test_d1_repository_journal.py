@@ -1,7 +1,8 @@
-"""D1: harm to the repository's own files. A bad bit, a bad sector or a missing end of its journal was taken for a shorter journal,
-and a bad bit or an older copy of its database was served: positions that had been acknowledged were given to other entries.
+"""D1: harm to the repository's own files.
 
-Now every acknowledged commit is there, or the store refuses to open and names the remedy. One bad sector never stops it.
+A bad bit, a bad sector or a missing end of its journal was taken for a shorter journal, and a bad bit or an older copy
+of its database was served: acknowledged positions were assigned to other entries. Now every acknowledged commit is
+present, or the store refuses to open and names the remedy. One bad sector never stops it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _expected(commits: Sequence[Sequence[Change]], before: Items | None = None) 
 
 
 def _run(files: Files, commits: Sequence[Sequence[Change]], *, killed: bool = True) -> list[Files]:
-    """The files after each commit; and at the end, where that is a clean one."""
+    """The files after each commit; and after the end, if that is a clean one."""
 
     async def body() -> list[Files]:
         drive, environment = _drive(files)
@@ -108,7 +109,7 @@ def _opened(files: Files) -> tuple[Items, list[str]]:
 
 
 def _right_or_said(files: Files, expected: Items) -> bool:
-    """Whether it opened; if so, with all that was acknowledged."""
+    """Whether it opened; if so, it must have everything that was acknowledged."""
     try:
         items, _ = _opened(files)
     except StartupError:
@@ -154,7 +155,7 @@ def killed(request: pytest.FixtureRequest) -> Iterator[tuple[Files, Items]]:
         yield _run({}, commits)[-1], _expected(commits)
 
 
-def test_without_harm_everything_is_there_and_nothing_is_said(killed: tuple[Files, Items]) -> None:
+def test_without_harm_everything_is_present_and_nothing_is_reported(killed: tuple[Files, Items]) -> None:
     files, expected = killed
     assert _opened(files) == (expected, [])
 
@@ -167,7 +168,7 @@ def test_one_bad_sector_of_the_journal_loses_nothing(killed: tuple[Files, Items]
         assert _opened({**files, JOURNAL: harmed})[0] == expected, place
 
 
-def test_a_bad_copy_of_a_commit_is_said(tmp_path: Path) -> None:
+def test_a_bad_copy_of_a_commit_is_reported(tmp_path: Path) -> None:
     files = _run({}, CUTS)[-1]
     for place in range(2, 2 + 2 * len(CUTS)):
         _, complaints = _opened({**files, JOURNAL: _harmed(files[JOURNAL], place, _flip(70))})
@@ -176,11 +177,9 @@ def test_a_bad_copy_of_a_commit_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["zeros", "ones", "bit of byte 61"])
-def test_bad_sectors_beside_each_other_lose_nothing_in_silence(
-    killed: tuple[Files, Items], harm: str
-) -> None:
-    """Both copies of one commit. One bit in each copy of the newest one looks like a write in flight, until an empty commit follows
-    it: that commit alone may be gone, and the storage nodes know of it."""
+def test_adjacent_bad_sectors_lose_nothing_silently(killed: tuple[Files, Items], harm: str) -> None:
+    """Both copies of one commit. One bit in each copy of the newest one looks like a write in flight, until an empty
+    commit follows it: only that commit may be gone, and the storage nodes know of it."""
     files, expected = killed
     for place in range(2, len(files[JOURNAL]) // SECTOR_BYTES - 2, 2):
         harmed = _harmed(files[JOURNAL], place, SECTOR_HARMS[harm])
@@ -192,8 +191,8 @@ def test_bad_sectors_beside_each_other_lose_nothing_in_silence(
         assert items == expected or (harm.startswith("bit") and len(items) >= len(expected) - 1)
 
 
-def test_after_a_pause_two_bad_copies_of_the_newest_commit_are_said() -> None:
-    """An empty commit follows the newest one: that it is bad in both copies cannot be a write in flight."""
+def test_after_a_pause_two_bad_copies_of_the_newest_commit_are_reported() -> None:
+    """An empty commit follows the newest one: damage in both copies cannot be a write in flight."""
 
     async def body() -> Files:
         drive, environment = _drive({})
@@ -212,7 +211,7 @@ def test_after_a_pause_two_bad_copies_of_the_newest_commit_are_said() -> None:
     assert _opened(files) == (_expected(CUTS), [])
 
 
-def test_a_journal_of_another_length_is_right_or_said(killed: tuple[Files, Items]) -> None:
+def test_a_journal_of_another_length_is_right_or_refused(killed: tuple[Files, Items]) -> None:
     files, expected = killed
     whole = files[JOURNAL]
     for missing in (1, 3, 7, 512, 4095, 4096, 4097, 10_000, len(whole) // 2, len(whole) - 1, len(whole)):
@@ -223,7 +222,7 @@ def test_a_journal_of_another_length_is_right_or_said(killed: tuple[Files, Items
         assert items == expected and "longer than it was made" in complaints[0]
 
 
-def test_a_zeroed_tail_is_right_or_said(killed: tuple[Files, Items]) -> None:
+def test_a_zeroed_tail_is_right_or_refused(killed: tuple[Files, Items]) -> None:
     files, expected = killed
     whole = files[JOURNAL]
     for begin in (*range(0, len(whole), SECTOR_BYTES), *range(100, len(whole), 3 * SECTOR_BYTES)):
@@ -232,13 +231,13 @@ def test_a_zeroed_tail_is_right_or_said(killed: tuple[Files, Items]) -> None:
 
 
 @pytest.mark.parametrize("missing", [DATABASE, JOURNAL])
-def test_a_file_that_is_gone_is_said(killed: tuple[Files, Items], missing: str) -> None:
+def test_a_missing_file_is_reported(killed: tuple[Files, Items], missing: str) -> None:
     files, _ = killed
     with pytest.raises(StartupError, match="missing"):
         _opened({name: content for name, content in files.items() if name != missing})
 
 
-def test_a_journal_that_is_gone_behind_a_clean_end_is_said_and_not_missed() -> None:
+def test_a_missing_journal_after_a_clean_end_is_reported_and_not_needed() -> None:
     files = _run({}, CUTS, killed=False)[-1]
     items, complaints = _opened({DATABASE: files[DATABASE]})
     assert items == _expected(CUTS) and "journal is missing" in complaints[0]
@@ -248,7 +247,7 @@ def test_a_journal_that_is_gone_behind_a_clean_end_is_said_and_not_missed() -> N
 
 
 def _three_openings(*, killed: bool) -> tuple[list[Files], Items]:
-    """The files of three openings, each with commits that the one before has not, after every commit."""
+    """The files of three openings, each with commits that the previous one lacks, after every commit."""
     seen: list[Files] = []
     commits: list[list[Change]] = []
     for nth in range(3):
@@ -260,17 +259,17 @@ def _three_openings(*, killed: bool) -> tuple[list[Files], Items]:
 
 
 @pytest.mark.parametrize("killed_each_time", [True, False])
-def test_an_older_database_beside_the_newest_journal_is_right_or_said(killed_each_time: bool) -> None:
-    """A journal that still has all that an older database lacks makes it good; any other one is refused."""
+def test_an_older_database_beside_the_newest_journal_is_right_or_refused(killed_each_time: bool) -> None:
+    """A journal that still has everything that an older database lacks completes it; any other one is refused."""
     seen, expected = _three_openings(killed=killed_each_time)
     answers = [_right_or_said({**seen[-1], DATABASE: older[DATABASE]}, expected) for older in seen]
     assert answers[-1] and not any(answers[:5])
 
 
 @pytest.mark.parametrize("killed_each_time", [True, False])
-def test_an_older_journal_beside_the_newest_database_is_right_or_said(killed_each_time: bool) -> None:
-    """Of an earlier opening, or older than the newest base. What was only in the journal since then other processes know: the
-    storage nodes."""
+def test_an_older_journal_beside_the_newest_database_is_right_or_refused(killed_each_time: bool) -> None:
+    """Of an earlier opening, or older than the newest base. What was only in the journal since then is known to other
+    processes: the storage nodes."""
     seen, expected = _three_openings(killed=killed_each_time)
     last_base = max(nth for nth, files in enumerate(seen) if files[DATABASE] != seen[-1][DATABASE])
     last = _run(seen[-1], [[PutItem("newest", b"")]])[-1]  # without a base
@@ -280,7 +279,7 @@ def test_an_older_journal_beside_the_newest_database_is_right_or_said(killed_eac
         _right_or_said({**seen[-1], JOURNAL: older[JOURNAL]}, expected)
 
 
-def test_files_of_two_repositories_are_said() -> None:
+def test_files_of_two_repositories_are_refused() -> None:
     files = _run({}, CUTS)[-1]
 
     async def body() -> Files:
@@ -300,7 +299,7 @@ def test_files_of_two_repositories_are_said() -> None:
 
 
 @pytest.mark.parametrize("story", ["a base between", "a base at the end"])
-def test_a_flipped_bit_anywhere_in_the_database_is_right_or_said(story: str) -> None:
+def test_a_flipped_bit_anywhere_in_the_database_is_right_or_refused(story: str) -> None:
     files, expected = _run({}, STORIES[story])[-1], _expected(STORIES[story])
     refused = 0
     for at in range(0, len(files[DATABASE]), 13):
@@ -318,8 +317,8 @@ def test_a_flipped_bit_in_a_value_names_its_key() -> None:
         _opened({**files, DATABASE: bytes(content)})
 
 
-def test_a_page_of_the_database_that_is_an_older_one_is_right_or_said() -> None:
-    """A write that the device lost: the page has been good once, and SQLite sees nothing wrong with it."""
+def test_an_older_page_of_the_database_is_right_or_refused() -> None:
+    """A write that the device lost: the page was valid once, and SQLite sees nothing wrong with it."""
     commits: list[list[Change]] = [
         [PutItem(f"key/{number:03d}", bytes([nth]) * 100), DeleteItems("x", "y")]
         for nth in range(3)
@@ -346,7 +345,7 @@ MIRROR = Path("/mirror")
 def _mirrored(
     files: dict[Path, bytes], commits: Sequence[Sequence[Change]]
 ) -> tuple[Items, list[str], dict[Path, bytes]]:
-    """Open with a mirror and commit: what it found, what it said, and all files after it was killed."""
+    """Open with a mirror and commit: what it found, what it reported, and all files after it was killed."""
 
     async def body() -> tuple[Items, list[str], dict[Path, bytes]]:
         drive = Drive()
@@ -388,8 +387,8 @@ def test_with_a_mirror_either_journal_may_be_lost(harmed: Path, harm: str) -> No
     assert any(str(harmed) in complaint for complaint in complaints)
 
 
-def test_a_journal_that_knows_of_more_than_the_other_one_is_believed() -> None:
-    """The first lost two commits in both copies and has those behind them; the mirror is of a moment before them."""
+def test_the_journal_that_knows_more_commits_is_used() -> None:
+    """The first lost two commits in both copies and has those behind them; the mirror is from a moment before them."""
     files = _mirrored({}, CUTS)[2]
     harmed, older = files[FOLDER / JOURNAL], files[MIRROR / JOURNAL]
     blank = older[24 * SECTOR_BYTES : 25 * SECTOR_BYTES]
@@ -401,7 +400,7 @@ def test_a_journal_that_knows_of_more_than_the_other_one_is_believed() -> None:
         _mirrored({**files, FOLDER / JOURNAL: harmed, MIRROR / JOURNAL: older}, [])
 
 
-def test_a_mirror_that_fails_is_given_up_and_said() -> None:
+def test_a_mirror_that_fails_is_abandoned_and_reported() -> None:
     async def body() -> tuple[Items, list[str]]:
         drive = Drive()
         environment = _environment(drive)
@@ -423,7 +422,7 @@ def test_a_mirror_that_fails_is_given_up_and_said() -> None:
 
 
 def _left_by_a_kill(path: Path, commits: Sequence[Sequence[Change]]) -> Path:
-    """A copy of the directory of a store that is open: what kill -9 leaves, with SQLite's own log."""
+    """A copy of the directory of an open store: what kill -9 leaves, with SQLite's own log."""
     path.mkdir()
 
     async def body() -> Path:
@@ -455,8 +454,8 @@ def _real_items(path: Path) -> Items:
 
 
 @pytest.mark.parametrize("story", ["a base between", "one too large for the journal"])
-def test_harm_to_the_write_ahead_log_of_sqlite_is_right_or_said(tmp_path: Path, story: str) -> None:
-    """SQLite takes a bad frame, or a missing end, for the end of its log."""
+def test_harm_to_the_write_ahead_log_of_sqlite_is_right_or_refused(tmp_path: Path, story: str) -> None:
+    """To SQLite a bad frame, or a missing end, is the end of its log."""
     commits = STORIES[story]
     left = _left_by_a_kill(tmp_path / "store", commits)
     expected = _expected(commits)

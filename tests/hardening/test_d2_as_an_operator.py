@@ -1,6 +1,6 @@
-"""What an operator sees of a topic that is STOPPED, and does about it, on real processes: status, JSON, metric, `adopt-order`.
+"""D2: how an operator sees and continues a STOPPED topic, on real processes.
 
-Before, the topic was shown as running, and there was no command.
+Status, JSON, metric, `adopt-order`. Before, the topic was shown as running, and there was no command.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def test_d2_an_operator_sees_a_stopped_topic_and_continues_without_a_node(tmp_pa
             (line,) = [found for found in shown.stdout.splitlines() if found.startswith("STOPPED:")]
             assert f"topic {COMMITTED}: no replica of log stream {away.log_stream} was reached" in line
             assert f"start node {node}" in shown.stdout and "adopt-order" in shown.stdout
-            told = json.loads(cluster.varlog("status", "--json", *where).stdout)
-            assert list(told["stopped"]) == [COMMITTED]
+            output = json.loads(cluster.varlog("status", "--json", *where).stdout)
+            assert list(output["stopped"]) == [COMMITTED]
             with started(["proxy", *where, "--listen", "127.0.0.1:0"], "ready") as (_, ready):
                 async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
                     metrics = (await http.get(f"http://{ready.split()[1]}/metrics")).text

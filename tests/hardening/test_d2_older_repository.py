@@ -1,5 +1,7 @@
-"""A repository restored from an older copy acknowledged a second entry at a used position; then the topic stood still, shown as
-running. Now every topic that a node knows better is stopped first, is shown, and goes on when its order is taken from the nodes.
+"""D2: a repository restored from an older copy.
+
+It acknowledged a second entry at a used position; then the topic hung, shown as running. Now every topic whose order a
+node knows better is stopped first, is shown, and continues when its order is adopted from the nodes.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from varlog.testing.sim.core.loop import run_simulated
 
 @pytest.fixture(autouse=True)
 def _by_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the copy were older than what is taken from the nodes without asking."""
+    """As if the copy were older than what is adopted automatically."""
     monkeypatch.setattr(witnesses, "CUTS_ADOPTED_MAX", 0)
 
 
-def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_from_the_nodes() -> None:
+def test_d2_a_restored_repository_orders_nothing_reports_it_and_adopts_the_order_from_the_nodes() -> None:
     async def story() -> None:
         cluster = RewoundCluster()
         cluster.start()
@@ -41,7 +43,7 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
         topic = await cluster.topic()
         assert "knows positions up to 10, the repository up to 5" in topic.stopped
 
-        # Appends fail soon, and say why; nothing is sealed, trimmed or deleted.
+        # Appends fail soon, with the reason; nothing is sealed, trimmed or deleted.
         loop = asyncio.get_running_loop()
         begun = loop.time()
         with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
@@ -59,7 +61,7 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
             seen = await admin.status()
             assert any(wait.kind is EventKind.TOPIC_STOPPED for wait in seen.waits)
 
-            # What a restart of the repository does not undo, not even with every witness away.
+            # A restart of the repository does not undo it, not even with every witness away.
             for host in cluster.nodes.values():
                 host.crash()
             cluster.repository.crash()
@@ -69,11 +71,11 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
                 host.boot()
 
             # The operator looks, and decides.
-            async def heard() -> bool:
+            async def reported() -> bool:
                 shown = await admin.adopt_order("orders")
                 return not shown.silent and shown.end == 11
 
-            await cluster.until(heard)
+            await cluster.until(reported)
             shown = await admin.adopt_order("orders")
             assert not shown.adopted and not shown.missing and not shown.conflicts
             assert (shown.begin, shown.end) == (6, 11)
@@ -90,7 +92,7 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
     run_simulated(story())
 
 
-def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
+def test_d2_a_copy_from_before_a_seal_continues_in_a_newer_epoch() -> None:
     async def story() -> None:
         cluster = RewoundCluster()
         cluster.start()
@@ -115,7 +117,7 @@ def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
     run_simulated(story())
 
 
-def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> None:
+def test_d2_positions_that_no_node_holds_are_reported_missing_and_nothing_is_changed() -> None:
     async def story() -> None:
         cluster = RewoundCluster(nodes=2, replicas=1)
         cluster.start()
@@ -133,7 +135,7 @@ def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> 
             assert shown.missing == ((gone.glsn, gone.glsn + 1),)
             assert shown.silent == (1,)
             assert await cluster.is_stopped()
-            # With the node that holds it everything is there.
+            # With the node that holds it everything is present.
             cluster.nodes[1].boot()
             await cluster.adopt_order()
         await cluster.until(cluster.runs)
@@ -144,7 +146,7 @@ def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> 
 
 
 def test_d2_a_witness_that_comes_late_stops_the_topic_and_is_never_cut_or_removed() -> None:
-    """Two of three replicas lost the newest entries with the repository; the third was away meanwhile."""
+    """Two of three replicas lost the newest entries with the repository; the third was away in the meantime."""
 
     async def story() -> None:
         cluster = RewoundCluster()
@@ -185,8 +187,8 @@ async def apart(cluster: RewoundCluster, admin: Admin) -> tuple[LogStream, LogSt
 
 
 def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_grace_time() -> None:
-    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, their
-    positions were given to the other log stream."""
+    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy.
+    Before, their positions were assigned to the other log stream."""
 
     async def story() -> None:
         cluster = RewoundCluster(nodes=4, replicas=2)
@@ -202,7 +204,7 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
             await asyncio.sleep(1.0)
             for host in cluster.nodes.values():
                 host.crash()
-            for node in idle.replicas:  # what they had heard of the other log stream was in memory only
+            for node in idle.replicas:  # what they knew of the other log stream was in memory only
                 cluster.nodes[node].boot()
             cluster.restore(old)
             await cluster.until(cluster.is_stopped)
@@ -224,7 +226,7 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
             await asyncio.sleep(10.0)
             assert (await cluster.topic()).missed == topic.missed
 
-            # One of them is enough to contradict: it knows all.
+            # One of them is enough to contradict: it knows everything.
             cluster.nodes[busy.replicas[0]].boot()
 
             async def contradicted() -> bool:
@@ -243,9 +245,10 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
     run_simulated(story())
 
 
-def test_d2_the_tail_of_a_stopped_topic_is_not_answered_before_every_node_was_heard() -> None:
-    """The nodes of one log stream contradict, the others, which know newer positions, are away. Before, the newest position
-    of those that were heard was answered as the tail, and a read of a newer entry that was acknowledged said that nothing was."""
+def test_d2_the_tail_of_a_stopped_topic_is_not_answered_before_every_node_has_reported() -> None:
+    """The nodes of one log stream contradict, the others, which know newer positions, are away. Before, the newest
+    position of the reporting nodes was answered as the tail, and a read of a newer, acknowledged entry returned "not
+    written"."""
 
     async def story() -> None:
         cluster = RewoundCluster(nodes=4, replicas=2)
@@ -302,7 +305,7 @@ def test_d2_one_node_of_each_log_stream_is_enough_and_an_operator_may_continue_w
                 cluster.repository.crash()
                 cluster.repository.boot()
 
-            # Nothing was lost: a node that comes back says so, and the topic continues by itself.
+            # Nothing was lost: a node that comes back reports that, and the topic continues automatically.
             restart()
             await cluster.until(cluster.is_stopped)
             cluster.nodes[busy.replicas[0]].boot()

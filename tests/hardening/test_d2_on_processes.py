@@ -1,7 +1,7 @@
-"""D2 on real processes: the repository is started with an older copy of its files.
+"""D2 on real processes: the repository starts with an older copy of its files.
 
-Before, positions that were acknowledged since the copy were given to other entries, or the topic stopped for good while the status
-said that it runs.
+Before, positions that were acknowledged since the copy were assigned to other entries, or the topic stopped permanently
+while the status showed it as running.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ async def with_an_older_copy(cluster: HarmedCluster) -> None:
     cluster.restore(copy, "vmr")
 
 
-def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
-    """Every node is there, and all of them agree: the newest cuts are taken from them."""
+def test_an_older_copy_assigns_no_position_again(tmp_path: Path) -> None:
+    """Every node is up, and all of them agree: the newest cuts are adopted from them."""
 
     async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
@@ -52,8 +52,8 @@ def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
-    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, the other
-    log stream was given their positions, acknowledged."""
+    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy.
+    Before, the other log stream was assigned their positions, acknowledged."""
 
     async def story() -> HarmResult:
         plan = plan_for(tmp_path, nodes=4, replicas=2)
@@ -80,7 +80,7 @@ def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_cannot_decide_is_stopped_and_an_operator_adopts_the_order(tmp_path: Path) -> None:
-    """A node is away, which may know more: the status says so and has the remedy. A dry run changes nothing."""
+    """A node that may know more is away: the status shows it with the remedy. A dry run changes nothing."""
 
     async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:

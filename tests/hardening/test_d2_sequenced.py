@@ -1,7 +1,7 @@
-"""A repository restored from an older copy had lost projections and trims of sequenced topics.
+"""D2 in sequenced topics: a restored repository lost projections and trims.
 
-The topic was STOPPED with no remedy but a newer copy, or nothing was noticed: trimmed positions came back as holes, and a node that
-started late, and alone knew the newest projection, was filled from a chain that had never had its entries.
+The topic was STOPPED with no remedy but a newer copy, or nothing was noticed: trimmed positions came back as holes, and
+a node that started late, and alone knew the newest projection, was filled from a chain that had never had its entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from varlog.testing.sim.core.loop import run_simulated
 
 
 class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
-    """Both: chains and sequencers, and metadata that can be put back in time."""
+    """Both: chains and sequencers, and metadata that can go back in time."""
 
     async def log_of(self, streams: int = 1) -> Log:
         async with await self.admin() as admin:
@@ -31,7 +31,7 @@ class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
         return await self.log()
 
     async def newest_copies(self, *nodes: int) -> None:
-        """Until these nodes keep a copy of the present view."""
+        """Wait until these nodes keep a copy of the present view."""
         revision = (await self.view()).revision
 
         async def kept() -> bool:
@@ -65,7 +65,7 @@ async def appended(log: Log, *entries: bytes) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: int) -> None:
+def test_d2_a_lost_projection_and_a_lost_trim_are_adopted_from_the_nodes(streams: int) -> None:
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=3)
         cluster.start()
@@ -84,22 +84,22 @@ def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: 
         await cluster.until(cluster.is_stopped)
         topic = await cluster.topic()
         assert f"projection {newest.epoch}, the repository has projection {before.epoch}" in topic.stopped
-        # One that goes by the newest projection may finish what it does by it; nothing else is taken.
+        # A client that uses the newest projection may finish its operation; nothing else is accepted.
         async with await cluster.log() as another:
             with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
                 await another.append(b"no")
         with pytest.raises(PreconditionFailed, match="STOPPED"):
             await log.trim(7)
 
-        # A restart changes nothing, and whoever is of the old projection serves nobody meanwhile.
+        # A restart changes nothing, and members of the old projection serve no client in the meantime.
         cluster.repository.crash()
         cluster.repository.boot()
         await cluster.until(cluster.is_stopped)
 
-        async def heard() -> bool:
+        async def reported() -> bool:
             return not (await cluster.adopt(dry_run=True)).silent
 
-        await cluster.until(heard)
+        await cluster.until(reported)
         for chain in before.chains:
             unit = await cluster.unit(3, chain.log_stream)
             assert unit is None or unit.epoch >= newest.epoch
@@ -124,9 +124,9 @@ def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: 
     run_simulated(story())
 
 
-def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the_older_one() -> None:
-    """The older one had two reasons to stop the topic, the newer one has one: its view counted as older than that of before, and
-    whoever had seen that passed over it until it was started again."""
+def test_d2_a_newer_copy_restored_later_is_followed_by_clients_that_saw_the_older_one() -> None:
+    """The older one had two reasons to stop the topic, the newer one has one: its view counted as older than the
+    previous one, and processes that had seen that ignored it until they were restarted."""
 
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=3)
@@ -138,7 +138,7 @@ def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the
         entries |= await appended(log, b"second")
         await cluster.newest_copies(1, 2)
         new = cluster.copy()
-        # In a term that the nodes have seen, and with an older projection than they were told of.
+        # In a term that the nodes have seen, and with an older projection than they have received.
         cluster.restore(old, term=old.term - 1)
 
         async def both_told() -> bool:
@@ -166,7 +166,7 @@ def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the
 
 
 def test_d2_a_trim_that_the_copy_does_not_have_stops_a_sequenced_topic() -> None:
-    """It reached beyond the last entry: before, positions in it were given, and no node took an entry there."""
+    """It reached beyond the last entry: before, positions in it were assigned, and no node accepted an entry there."""
 
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=3)
@@ -232,7 +232,7 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
         await cluster.newest_copies(1, 2)
         for node in (1, 2):
             cluster.nodes[node].crash()
-        # Node 1 was told of the newest projection, and its copy of the view is gone; node 2 comes later.
+        # Node 1 received the newest projection, and its copy of the view is gone; node 2 comes later.
         node_home = cluster.nodes[1].replica_paths()[0].parent
         cluster.nodes[1].drive.folder(node_home).unlink("view")
         cluster.nodes[1].drive.folder(node_home).sync()
@@ -241,10 +241,10 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
         cluster.nodes[3].boot()
         await cluster.until(cluster.is_stopped)
 
-        async def heard() -> bool:
+        async def reported() -> bool:
             return (await cluster.adopt(dry_run=True)).silent == (2,)
 
-        await cluster.until(heard)
+        await cluster.until(reported)
         shown = await cluster.adopt()
         (why,) = shown.conflicts
         assert "were told of projection 2" in why and "start node 2, which may keep it" in why
@@ -262,10 +262,11 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
     run_simulated(story())
 
 
-def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_before_it_was_made(
+def test_d2_a_projection_in_no_copy_of_the_view_was_stored_by_its_chain_before_it_took_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The repository loses it before any copy of the view has left: clients have acted by it, so somebody must have it."""
+    """The repository loses it before any copy of the view was sent: clients have acted by it, so some node must have
+    it."""
 
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=3)
@@ -282,10 +283,10 @@ def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_be
         cluster.nodes[3].boot()
         await cluster.until(cluster.is_stopped)
 
-        async def heard() -> bool:
+        async def reported() -> bool:
             return not (await cluster.adopt(dry_run=True)).silent
 
-        await cluster.until(heard)
+        await cluster.until(reported)
         shown = await cluster.adopt()
         assert shown.adopted and shown.conflicts == () and shown.projection == made.epoch
         assert shown.source in (1, 2)
@@ -297,8 +298,8 @@ def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_be
 
 
 def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> None:
-    """Nobody who is there in time knows of it, and another projection of the same epoch is made: that is found when the node comes,
-    whatever epoch the topic is in by then, and nothing of it is filled or rebuilt."""
+    """No node that is up in time knows of it, and another projection of the same epoch is made: that is found when the
+    node comes, whatever epoch the topic is in by then, and nothing of it is filled or rebuilt."""
 
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=2, replicas=2)
@@ -325,7 +326,7 @@ def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> 
         await cluster.until(another, within_s=120.0)
         log = await cluster.log()
         again = await appended(log, b"given again")
-        assert again.keys() == alone.keys()  # not to be helped: nobody was there who knew
+        assert again.keys() == alone.keys()  # unavoidable: no node was up that knew
         cluster.nodes[first].boot()
         await cluster.until(cluster.is_stopped)
         assert f"node {first} keeps projection" in (await cluster.topic()).stopped
@@ -339,7 +340,7 @@ def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> 
     run_simulated(story())
 
 
-def test_d2_a_sequenced_topic_of_which_no_chain_was_heard_waits_for_its_nodes() -> None:
+def test_d2_a_sequenced_topic_of_which_no_chain_has_reported_waits_for_its_nodes() -> None:
     async def story() -> None:
         cluster = RewoundSequencedCluster(nodes=3, replicas=2)
         cluster.start()

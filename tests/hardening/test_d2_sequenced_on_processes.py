@@ -1,7 +1,8 @@
-"""D2 of a sequenced topic on real processes: the repository gets a copy from before a new projection and a trim.
+"""D2 of a sequenced topic on real processes.
 
-Before, the topic was STOPPED, `adopt-order` refused it, and the only remedies were a newer copy and `vmr recover`; a lost trim was
-not noticed, and trimmed positions counted as readable.
+The repository gets a copy from before a new projection and a trim. Before, the topic was STOPPED, `adopt-order` refused
+it, and the only remedies were a newer copy and `vmr recover`; a lost trim was not noticed, and trimmed positions
+counted as readable.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ async def projection(cluster: HarmedCluster) -> Projection:
 
 
 def epochs_kept(cluster: HarmedCluster) -> list[int]:
-    """Of the projections in the nodes' copies of the view."""
+    """The newest epoch of the projections in the nodes' copies of the view."""
     paths = cluster.plan.data.glob("vsn-*/cid=*/snid=*/view")
     copies = [decode_view_copy(path.read_bytes(), path).view for path in paths]
     return [found.epoch for copy in copies for found in copy.projections]
 
 
 async def trimmed(cluster: HarmedCluster) -> list[str]:
-    """What reading each trimmed position comes to, if not to Trimmed."""
+    """The result of reading each trimmed position, where it is not Trimmed."""
     wrong = []
     async with cluster.log(SEQUENCED) as log:
         for glsn in range(1, TRIMMED + 1):

@@ -1,5 +1,7 @@
-"""Two nodes held ordered entries that the repository had forgotten, refused its seal and froze; the manager rebuilt both from one
-that had lost the entries. Now who contradicts the repository is evidence: neither manager nor node gives it up.
+"""D2b: replicas that contradict the repository are evidence, and are kept.
+
+Two nodes held ordered entries that the repository had forgotten, refused its seal and froze; the manager rebuilt both
+from one that had lost the entries. Now neither manager nor node removes such a replica.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def test_d2b_the_manager_takes_no_step_against_a_replica_that_knows_more_than_th
         assert step.kind is EventKind.CONTRADICTION
 
 
-def test_d2b_a_replica_that_froze_for_another_reason_is_rebuilt_as_ever() -> None:
+def test_d2b_a_replica_that_froze_for_another_reason_is_rebuilt_as_usual() -> None:
     statuses = {node: _status(ReplicaState.SEALED, 5) for node in STREAM.replicas}
     statuses[NodeID(2)] = _status(ReplicaState.FROZEN, 5)
     assert isinstance(next_step(STREAM, statuses), RebuildReplica)
@@ -92,10 +94,10 @@ def test_d2b_evidence_is_no_zombie(stopped: str) -> None:
     assert unregistered(view, nodes, lambda _: True).zombies == ()
 
 
-def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_nobody_contradicts(
+def test_d2b_nodes_keep_frozen_witnesses_and_resume_them_once_nothing_contradicts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever a manager asks for, an older one included."""
+    """Whatever a manager requests, even an older one."""
     monkeypatch.setattr(witnesses, "CUTS_ADOPTED_MAX", 0)
 
     async def story() -> None:
@@ -106,7 +108,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         await asyncio.sleep(1.0)
         cluster.manager.crash()
         node, stream = "sn2:7110", (await cluster.view()).streams[0]
-        # A seal at an older end: the replica refuses it, says what it knows, and freezes.
+        # A seal at an older end: the replica refuses it, reports what it knows, and freezes.
         with pytest.raises(PreconditionFailed, match="up to position 6"):
             await cluster.ask(node, m.SealReplica(stream.log_stream, Epoch(stream.epoch + 1), LLSN(4)))
         uuid = (await cluster.view()).uuid
@@ -117,7 +119,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         with pytest.raises(PreconditionFailed, match="evidence"):
             await cluster.ask(node, remove)
         assert [found.evidence != "" for found in await cluster.all_replicas()] == [False, True, False]
-        # A seal that contradicts nothing takes it in again: nothing of it was touched.
+        # A seal that contradicts nothing readmits it: nothing of it was touched.
         sealed = await cluster.ask(
             node, m.SealReplica(stream.log_stream, Epoch(stream.epoch + 1), LLSN(len(appended) + 1))
         )

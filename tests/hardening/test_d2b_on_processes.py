@@ -1,6 +1,7 @@
-"""D2b on real processes: the repository and one storage node forgot entries that the two other nodes hold, synced and ordered.
+"""D2b on real processes: nodes that know a newer order are kept.
 
-Before, the manager rebuilt these two from the node without the entries, and deleted what they had, seconds after the start.
+The repository and one storage node forgot entries that the two other nodes hold, synced and ordered. Before, the
+manager rebuilt these two from the node without the entries, and deleted what they had, seconds after the start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from varlog.testing.harms.harmed_cluster import HarmedCluster, harmed_cluster, s
 
 pytestmark = pytest.mark.process
 
-# What must not happen has to be given the time in which it happened before.
+# What must not happen gets the time within which it happened before.
 REBUILT_BEFORE_S = 8.0
 
 

@@ -1,5 +1,8 @@
-"""D3: a repository that lost its metadata began with the same ids, and the manager deleted the only copy of another cluster's
-entries as zombies. Now a cluster is a UUID, kept by every node and every replica, and new ids are above all that nodes show."""
+"""D3: a cluster has a UUID, stored by every node and every replica.
+
+A repository that lost its metadata began with the same ids, and the manager deleted the only copy of another cluster's
+entries as zombies. Now new ids are above all that nodes report.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def test_a_repository_refuses_to_register_a_node_of_another_cluster() -> None:
     assert rules.register_node(members, NodeID(1), "n:1", (), (), NO_UUID).view.node(NodeID(1))
 
 
-def test_new_ids_are_above_everything_that_nodes_show_and_what_is_passed_over_is_nobodys() -> None:
+def test_new_ids_are_above_everything_that_nodes_report_and_skipped_ids_are_foreign() -> None:
     members = Members(ClusterView(ClusterID(1), 1, uuid=ONE))
     raised = rules.raise_ids(members, TopicID(6), LogStreamID(17))
     raised, first = rules.new_log_stream_id(raised)
@@ -82,7 +85,8 @@ def test_new_ids_are_above_everything_that_nodes_show_and_what_is_passed_over_is
 
 
 def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster() -> None:
-    """A directory of before clusters had a UUID is taken over; its unregistered data stay, and its ids are not used again."""
+    """A directory from before clusters had a UUID is adopted; its unregistered data stay, and its ids are not used
+    again."""
 
     async def story() -> None:
         cluster = SimCluster(nodes=1, replicas=1)

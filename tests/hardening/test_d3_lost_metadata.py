@@ -1,5 +1,8 @@
-"""D3: a repository that lost its metadata began with the same ids, and the manager deleted the only copy of another cluster's
-entries as zombies. In virtual time, on real nodes, a real repository and a real manager."""
+"""D3: a repository that lost its metadata deletes nothing of the old cluster.
+
+It began with the same ids, and the manager deleted the only copy of another cluster's entries as zombies. In virtual
+time, on real nodes, a real repository and a real manager.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_a_repository_that_lost_its_metadata_deletes_nothing_of_the_old_cluster(
     run_simulated(story())
 
 
-def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_cluster() -> None:
+def test_a_manager_that_outlives_the_metadata_reports_another_cluster() -> None:
     """Nodes that the repository does not know are not asked, and a manager registers them only when it starts."""
 
     async def story() -> None:

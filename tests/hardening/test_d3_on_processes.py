@@ -1,6 +1,7 @@
-"""D3 on real processes: the metadata are lost, the cluster starts without, and a new topic is made and deleted.
+"""D3 on real processes: the metadata are lost, and the cluster starts without.
 
-Before, log streams were numbered from 1 again, and the manager deleted the replicas of the old cluster, the only copies.
+A new topic is created and deleted. Before, log streams were numbered from 1 again, and the manager deleted the replicas
+of the old cluster, the only copies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from varlog.testing.harms.harmed_cluster import HarmedCluster, harmed_cluster, s
 
 pytestmark = pytest.mark.process
 
-# What must not happen has to be given the time in which it happened before.
+# What must not happen gets the time within which it happened before.
 REMOVED_BEFORE_S = 6.0
 
 
@@ -49,7 +50,7 @@ def test_a_new_topic_leaves_the_data_of_the_old_cluster_alone(tmp_path: Path) ->
 
 
 async def make_and_delete(cluster: HarmedCluster, times: int) -> None:
-    """As an operator tries again and again; each try may use up numbers of log streams."""
+    """Like an operator who tries repeatedly; each try may use up numbers of log streams."""
     async with aio.admin(cluster.address) as admin:
         for number in range(times):
             try:

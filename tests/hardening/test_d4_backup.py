@@ -1,5 +1,8 @@
-"""D4: a running repository could not be copied: the SQLite file without its journal lacks the newest commits. `varlog backup` makes
-a consistent copy of one that runs, reads it back, and says what it holds; put in place, it is a repository that starts."""
+"""D4: a consistent backup of a running repository.
+
+The SQLite file without its journal lacks the newest commits. `varlog backup` makes a consistent copy of a running
+repository, reads it back, and prints what it holds; put in place, it is a repository that starts.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def test_a_backup_of_a_running_repository_holds_everything_and_starts() -> None:
         by_name = {topic.name: topic for topic in view.topics}
         order = copy.state.order
         assert [order.high_watermark(by_name[name].topic) for name in ("orders", "bills")] == [30, 5]
-        # Nothing was appended since: it goes on as if it were the old one.
+        # Nothing was appended since: it continues as if it were the old one.
         cluster.manager.crash()
         cluster.repository.crash()
         cluster._metadata = metadata
@@ -89,7 +92,7 @@ def test_a_piece_of_another_backup_is_refused() -> None:
     run_simulated(story())
 
 
-def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
+def test_a_backup_is_restored_only_into_a_new_store(tmp_path: Path) -> None:
     async def story() -> None:
         cluster = SimCluster()
         cluster.start()

@@ -1,5 +1,8 @@
-"""D4: with the repository's one SQLite file the log was lost, although every node held its batches and rows. Now the repository is
-rebuilt from the nodes (`vmr recover`): what was acknowledged is at its old position, and what is not proven is said."""
+"""D4: a lost repository is rebuilt from the nodes (`vmr recover`).
+
+Losing its one SQLite file meant losing the log, although every node held its batches and rows. Now what was
+acknowledged is at its old position, and what is not proven is reported.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +53,14 @@ async def _check(cluster: SimCluster, topic: str, begin: int, end: int) -> None:
 
 async def _without_repository(cluster: SimCluster) -> Recovery:
     """The repository and its store are gone; the nodes are asked."""
-    await asyncio.sleep(3.0)  # virtual: the copies of the view are out
+    await asyncio.sleep(3.0)  # virtual: the copies of the view are sent
     cluster.manager.crash()
     cluster.repository.crash()
     return await _sessions_over(cluster)
 
 
 async def _sessions_over(cluster: SimCluster) -> Recovery:
-    """Until every node has seen that the repository is gone."""
+    """Wait until every node has seen that the repository is gone."""
     async with asyncio.timeout(60.0):  # virtual
         while True:
             recovery = await find_recovery(cluster.transport, NODES)
@@ -124,7 +127,7 @@ def test_nodes_that_were_restarted_without_a_repository_still_prove_everything()
     run_simulated(story())
 
 
-def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_given_up() -> None:
+def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_abandoned() -> None:
     async def story() -> None:
         cluster = SimCluster()
         cluster.start()
@@ -162,7 +165,7 @@ def test_a_repository_that_runs_is_not_rebuilt() -> None:
 
 
 def _evidence() -> tuple[NodeEvidence, ...]:
-    """What the nodes of a small cluster say when its repository is lost."""
+    """What the nodes of a small cluster report when its repository is lost."""
 
     async def story() -> tuple[NodeEvidence, ...]:
         cluster = SimCluster()
@@ -174,7 +177,7 @@ def _evidence() -> tuple[NodeEvidence, ...]:
     return run_simulated(story())
 
 
-def test_rows_that_nobody_has_are_listed_and_only_that_topic_is_left_out() -> None:
+def test_rows_that_no_node_has_are_listed_and_only_that_topic_is_left_out() -> None:
     nodes = _evidence()
     view = nodes[0].copy
     assert view is not None
@@ -195,7 +198,7 @@ def test_rows_that_nobody_has_are_listed_and_only_that_topic_is_left_out() -> No
     without = rebuild(poor, leave_out=["bills"])
     assert not without.stops
     assert [topic.name for topic in without.members.view.topics] == ["orders"]
-    # What is left out is nobody's to remove.
+    # What is left out must not be removed.
     assert any(begin <= stream.log_stream < end for begin, end in without.members.foreign)
 
 
@@ -205,8 +208,8 @@ def test_rows_that_contradict_each_other_are_listed() -> None:
     def moved(found: NodeEvidence) -> NodeEvidence:
         rows = {
             one: tuple(type(row)(row.version, row.high_watermark, row.previous_high_watermark, GLSN(row.glsn_begin + 1),
-                                 row.llsn_begin, row.count, row.epoch) for row in told)
-            for one, told in found.rows.items()
+                                 row.llsn_begin, row.count, row.epoch) for row in reported)
+            for one, reported in found.rows.items()
         }  # fmt: skip
         return replace(found, rows=rows)
 
@@ -253,7 +256,7 @@ def test_nodes_of_two_clusters_are_not_mixed() -> None:
 
 @pytest.mark.process
 def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_path: Path) -> None:
-    """Two orderings, trims, kill -9 of the repository, all its files gone; the nodes run on."""
+    """Two orderings, trims, kill -9 of the repository, all its files gone; the nodes keep running."""
 
     async def body() -> None:
         async with asyncio.timeout(2 * PATIENCE_S):
@@ -266,7 +269,7 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
 
     async def story(supervisor: Supervisor) -> None:
         address, plan = supervisor.address, supervisor.plan
-        await make_topic(plan, "any", say=lambda _: None)  # which waits until every node is there
+        await make_topic(plan, "any", say=lambda _: None)  # which waits until every node is up
         async with aio.admin(address) as admin:
             await admin.create_topic("orders", streams=2)
             await admin.create_topic("bills", streams=2, ordering="sequenced")
@@ -306,7 +309,7 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
         return entries
 
     async def copies_out(plan: ClusterPlan) -> None:
-        """Until every node keeps the newest view."""
+        """Wait until every node keeps the newest view."""
         transport = TcpTransport(ANY_CLUSTER)
         connection = await transport.connect(plan.repository, timeout_s=PATIENCE_S)
         try:

@@ -1,6 +1,7 @@
-"""D4 on real processes: the files of the one metadata repository are gone, and it is rebuilt from the storage nodes.
+"""D4 on real processes: a lost repository is rebuilt from the storage nodes.
 
-Before, everything acknowledged was lost with that one file, although every node held its entries and their order.
+Before, everything acknowledged was lost with the repository's one file, although every node held its entries and their
+order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def every_node_knows_the_names(directory: Path) -> bool:
 
 
 def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
-    """Topics of both orderings; the nodes run meanwhile, the repository and the manager do not."""
+    """Topics of both orderings; the nodes keep running, the repository and the manager do not."""
 
     async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=NODES)) as cluster:

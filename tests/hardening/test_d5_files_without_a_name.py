@@ -1,5 +1,7 @@
-"""D5: a file that was deleted, or that another one was moved over, while a process has it open. Before, the process continued on a
-descriptor without a name, and everything written to it was gone with the next start."""
+"""D5: a file that is deleted or replaced while a process has it open.
+
+Before, the process continued on a descriptor without a name, and everything written to it was gone with the next start.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,8 @@ def test_a_file_of_a_running_replica_is_written_again(tmp_path: Path, which: str
     fill(store, [[b"after"]])
     commit_all(store)
     store.sync_rows()
-    told = store.relink()
-    assert WORDS in told and str(path) in told
+    reported = store.relink()
+    assert WORDS in reported and str(path) in reported
     assert store.relink() == ""
     assert store.scrub_metadata() == ""
     fill(store, [[b"last"]])
@@ -126,7 +128,7 @@ def test_a_copy_that_cannot_be_written_stops_the_replica_and_a_full_disk_does_no
     for _ in range(2):  # the same error again: it is final
         with pytest.raises(OSError, match="sync failed"):
             store.relink()
-    # It is opened again, which puts it back first.
+    # It is opened again, which restores the file first.
     fresh = store.reopened()
     store.resume(fresh)
     assert read_all(store) == {1: b"one"}
@@ -146,8 +148,8 @@ def test_a_file_of_a_running_log_unit_is_written_again(tmp_path: Path, which: st
     assert store.relink() == ""
     harm(path)
     units.write(store, units.sized(41))
-    told = store.relink()
-    assert WORDS in told and str(path) in told
+    reported = store.relink()
+    assert WORDS in reported and str(path) in reported
     assert (store.relink(), store.scrub_metadata()) == ("", "")
     units.write(store, units.sized(43))
     newest = read_mark(OsDisk(), store.path)
@@ -169,7 +171,7 @@ def test_the_index_of_a_closed_segment_of_a_log_unit_is_written_again(tmp_path: 
     assert str(path) in store.scrub_metadata()
     assert path.read_bytes() == before
     assert store.scrub_metadata() == ""
-    # What is not what memory knows is not signed.
+    # A file that differs from memory is not signed.
     harm(path)
     segment = path.with_suffix(".seg")
     content = segment.read_bytes()
@@ -260,8 +262,8 @@ def repository(directory: Path) -> SqliteStore:
     return SqliteStore(directory / "home" / DATABASE, system_environment(), mirror=directory / "mirror")
 
 
-async def looked(store: SqliteStore) -> list[str]:
-    """As the timer does it; what is complained of since."""
+async def check_files(store: SqliteStore) -> list[str]:
+    """As the timer does it; returns the new complaints."""
     before = len(store.complaints)
     assert store._worker is not None
     await store._worker.run(store._tend)
@@ -271,7 +273,8 @@ async def looked(store: SqliteStore) -> list[str]:
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("which", FILES)
 def test_a_file_of_a_running_repository_is_written_again(tmp_path: Path, which: str, harm: Harm) -> None:
-    """The copies are what a kill at that moment leaves. Killed before the look, a repository refuses to start, or has all."""
+    """The copies are what a kill at that moment leaves. Killed before the check, a repository refuses to start, or has
+    everything."""
 
     async def body() -> None:
         live, wanted = tmp_path / "live", {}
@@ -280,14 +283,14 @@ def test_a_file_of_a_running_repository_is_written_again(tmp_path: Path, which: 
         for number in range(10):
             wanted[f"key/{number}"] = b"before"
             await store.commit([PutItem(f"key/{number}", b"before"), DeleteItems("x", "y")])
-        assert await looked(store) == []
+        assert await check_files(store) == []
         harm(of_repository(live, which))
         wanted["key/5"] = b"meanwhile"
         await store.commit([PutItem("key/5", b"meanwhile")])
         shutil.copytree(live, tmp_path / "too early")
-        (complaint,) = await looked(store)
+        (complaint,) = await check_files(store)
         assert "was deleted" in complaint
-        assert await looked(store) == []
+        assert await check_files(store) == []
         wanted["key/6"] = b"after"
         await store.commit([PutItem("key/6", b"after")])
         shutil.copytree(live, tmp_path / "killed")
@@ -314,7 +317,7 @@ async def _items(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("which", FILES)
-def test_a_repository_that_stops_puts_back_what_was_deleted_since_the_last_look(
+def test_a_repository_that_stops_restores_what_was_deleted_since_the_last_check(
     tmp_path: Path, which: str
 ) -> None:
     async def body() -> None:
@@ -329,8 +332,8 @@ def test_a_repository_that_stops_puts_back_what_was_deleted_since_the_last_look(
     asyncio.run(body())
 
 
-def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Path) -> None:
-    """Whoever deletes the lock lets a second one in: the first one must not put its own files over those of the second."""
+def test_a_repository_whose_lock_and_files_another_one_has_ends(tmp_path: Path) -> None:
+    """Deleting the lock lets a second process in: the first one must not put its own files over those of the second."""
 
     async def body() -> None:
         first, second = repository(tmp_path), repository(tmp_path)
@@ -338,7 +341,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
         await first.commit([PutItem("key", b"first")])
         lock = of_repository(tmp_path, "lock")
         lock.unlink()
-        assert await looked(first) == []
+        assert await check_files(first) == []
         assert lock.exists()
         with pytest.raises(StartupError, match="is in use"):
             await second.open()
@@ -346,7 +349,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
         await second.open()
         await second.commit([PutItem("key", b"second")])
         with pytest.raises(Fenced, match="another repository has it"):
-            await looked(first)
+            await check_files(first)
         await first.close()
         await second.close()
         assert await _items(tmp_path) == {"key": b"second"}
@@ -354,7 +357,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
     asyncio.run(body())
 
 
-def test_a_database_of_a_newer_term_is_not_written_over(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_term_is_not_overwritten(tmp_path: Path) -> None:
     async def body() -> None:
         store = repository(tmp_path)
         await store.open()
@@ -366,7 +369,7 @@ def test_a_database_of_a_newer_term_is_not_written_over(tmp_path: Path) -> None:
         newer = of_repository(tmp_path / "elsewhere", "db").read_bytes()
         os.replace(of_repository(tmp_path / "elsewhere", "db"), database)
         with pytest.raises(Fenced, match="a newer term"):
-            await looked(store)
+            await check_files(store)
         assert database.read_bytes() == newer
         await store.close()
 

@@ -1,5 +1,8 @@
-"""D5: a small file beside the segments that is sound but old, because the device lost a write that it had acknowledged. Before, the
-scrub looked at checksums alone: an epoch, a seal, a trim or synced rows were forgotten with the next start."""
+"""D5: a metadata file that is sound but old.
+
+The device lost a write that it had acknowledged. Before, the scrub checked checksums alone: an epoch, a seal, a trim or
+synced rows were forgotten with the next start.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ LOST = "the device lost a write"
 
 
 def put_back(path: Path, old: bytes) -> None:
-    """The same file, as open ones see it, with the bytes that it had before."""
+    """Write the former bytes into the same file, as open descriptors see it."""
     with path.open("r+b") as file:
         file.write(old)
         file.truncate(len(old))
@@ -54,8 +57,8 @@ def test_an_old_state_is_noticed_and_written_again(tmp_path: Path, what: str) ->
     newest, low, epoch = path.read_bytes(), store.low_llsn, store.epoch
     assert newest != old
     path.write_bytes(old)
-    told = store.scrub_metadata()
-    assert LOST in told and str(path) in told
+    reported = store.scrub_metadata()
+    assert LOST in reported and str(path) in reported
     assert path.read_bytes() == newest
     assert store.scrub_metadata() == ""
     again = reopen(store)
@@ -89,8 +92,8 @@ def test_rows_that_the_device_lost_are_written_again(tmp_path: Path, count: int,
     commit_more(store, unsynced, synced=False)
     before, last = order(store), store.last_row
     put_back(path, old)
-    told = store.scrub_metadata()
-    assert LOST in told and str(path) in told
+    reported = store.scrub_metadata()
+    assert LOST in reported and str(path) in reported
     assert store.scrub_metadata() == ""
     again = reopen(store)
     assert order(again) == before
@@ -100,8 +103,8 @@ def test_rows_that_the_device_lost_are_written_again(tmp_path: Path, count: int,
 
 
 def test_rows_that_the_device_lost_are_noticed_when_a_failed_disk_is_opened_again(tmp_path: Path) -> None:
-    """Before, the replica continued behind the gap: the next commit froze it as if it contradicted the repository, and nothing
-    mended it, because such a replica is evidence."""
+    """Before, the replica continued behind the gap: the next commit froze it as if it contradicted the repository, and
+    nothing repaired it, because such a replica is evidence."""
     store = store_of_many_rows(tmp_path)
     path = store.path / ROWS_NAME
     old = path.read_bytes()
@@ -152,7 +155,7 @@ def test_the_rows_from_before_a_compaction_are_not_taken_for_those_behind_it(
     again.close()
 
 
-def test_rows_that_order_entries_otherwise_are_not_believed(tmp_path: Path) -> None:
+def test_rows_that_order_entries_differently_are_rejected(tmp_path: Path) -> None:
     """A file of the same length, sound, that contradicts memory."""
     one, two = tmp_path / "one", tmp_path / "two"
     for directory in (one, two):
@@ -206,7 +209,7 @@ def test_an_old_state_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path,
 
 
 def test_an_old_mark_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path) -> None:
-    """With it, what was acknowledged would count as a torn write after a power loss."""
+    """With it, acknowledged entries would count as a torn write after a power loss."""
     store = units.new_unit(tmp_path)
     units.write(store, units.sized(1))
     path = store.path / SYNCED_NAME
@@ -227,8 +230,9 @@ def test_an_old_mark_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path) 
 
 
 def test_a_batch_that_a_seal_had_cut_off_is_not_taken_for_the_one_in_its_place(tmp_path: Path) -> None:
-    """An older copy of a segment has, behind its last ordered entry, what was written in an epoch that is over: every checksum is
-    right. Before, it was shown at the position of the entry that was ordered there since, and mending kept it."""
+    """An older copy of a segment has, behind its last ordered entry, what was written in an epoch that is over: every
+    checksum is right. Before, it was shown at the position of the entry that was ordered there since, and repair kept
+    it."""
     store = new_store(tmp_path)
     fill(store, [[b"one"]])
     commit_all(store)

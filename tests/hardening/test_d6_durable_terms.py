@@ -1,5 +1,7 @@
-"""Nodes believed any larger term and kept it in memory alone: a restored repository led old nodes after their restart, and a forged
-term locked the real repository out for ever. Now terms are durable, bounded, and an opening of a store has a nonce.
+"""D6: terms are durable and bounded, and each opening of a store has a nonce.
+
+Nodes accepted any larger term and kept it in memory alone: a restored repository led old nodes after their restart, and
+a forged term locked the real repository out forever.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
     check_term(NODE, 5, 77, 6, 1)
     check_term(NODE, 5, 77, 5, 77)
     check_term(NODE, 0, 0, 5, 77)
-    check_term(NODE, 5, 0, 5, 77)  # seen by a version that told no nonce
+    check_term(NODE, 5, 0, 5, 77)  # seen by a version that sent no nonce
     with pytest.raises(StaleTerm, match=r"term 4 .* has seen term 5"):
         check_term(NODE, 5, 77, 4, 1)
     with pytest.raises(StaleTerm, match="another metadata repository in term 5"):
@@ -39,7 +41,7 @@ def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
 
 
 async def believes(cluster: RewoundCluster, address: str, term: int) -> bool:
-    """Whether a node opens a session for whoever names this term."""
+    """Whether a node opens a session for a repository that names this term."""
     try:
         await cluster.ask(address, m.OpenSession(term))
     except VarlogError:
@@ -72,7 +74,7 @@ def test_d6_a_node_that_restarts_still_refuses_the_terms_before() -> None:
     run_simulated(story())
 
 
-def test_d6_a_forged_term_locks_nobody_out() -> None:
+def test_d6_a_forged_term_does_not_lock_the_repository_out() -> None:
     async def story() -> None:
         cluster = RewoundCluster()
         cluster.start()
@@ -117,7 +119,7 @@ def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every
 
         await cluster.until(goes_on)
         assert (await log.append(b"after")).glsn == len(appended) + 1
-        # The risen term is durable: the next start needs nobody's word.
+        # The raised term is durable: the next start does not depend on a node's report.
         cluster.repository.crash()
         cluster.repository.boot()
         assert (await log.append(b"and on")).glsn == len(appended) + 2
@@ -171,7 +173,7 @@ def proposed(topic: int, epoch: int = 1) -> Projection:
 
 
 @pytest.mark.parametrize("proposals", [False, True])
-def test_d6_the_witness_file_is_read_and_written_as_ever(proposals: bool) -> None:
+def test_d6_the_witness_file_is_read_and_written_compatibly(proposals: bool) -> None:
     """Version 1 had the stripe size of ranges under the key `unit`."""
     from varlog.storage.witness_file import Witness, decode_witness, encode_witness
 

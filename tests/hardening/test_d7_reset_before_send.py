@@ -1,5 +1,7 @@
-"""D7: a connection that was reset before anything of a request was sent left the append's outcome unknown. It is a certain no: the
-append goes elsewhere, or ends as rejected."""
+"""D7: a connection reset before anything of a request was sent.
+
+It left the append's outcome unknown. It is a definite failure: the append goes elsewhere, or ends as rejected.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""O1 without async: each refusal went to the loop's thread and back, and cost more than an append that was served.
+"""O1 without async: a refusal costs the loop nothing.
 
-With hundreds of threads the loop was busy with refusals, or waited for a processor that refused threads had, and served nothing.
+Each refusal went to the loop's thread and back, and cost more than an append that was served. With hundreds of threads
+the loop was busy with refusals, or waited for a processor that refused threads occupied, and served nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from varlog.model.limits import GATHER_WAITING_BYTES_MAX
 from varlog.testing.processes import PATIENCE_S
 
 
-def gatherer_of(log: Log) -> Batcher:
+def batcher_of(log: Log) -> Batcher:
     return log._log._appender._gatherers[None]
 
 
 def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
-    """Neither its thread nor its time: here the loop stands still for as long as the refusal takes."""
+    """Neither its thread nor its time: here the loop is blocked for as long as the refusal takes."""
     stopped, go_on = threading.Event(), threading.Event()
 
     async def stand_still() -> bool:
@@ -32,7 +33,7 @@ def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
 
     with connected(FakeCluster()) as log:
         assert log.append(b"first").glsn == 1
-        batcher = gatherer_of(log)
+        batcher = batcher_of(log)
         still = log._thread.start(stand_still())
         stopped.wait()
         try:
@@ -62,10 +63,10 @@ def test_what_is_refused_in_any_thread_is_what_the_loop_refuses() -> None:
         log.append(b"closed")
 
 
-def test_a_closed_log_says_so_whatever_waits() -> None:
+def test_a_closed_log_reports_that_it_is_closed_whatever_waits() -> None:
     with connected(FakeCluster()) as log:
         log.append(b"first")
-        batcher = gatherer_of(log)
+        batcher = batcher_of(log)
     batcher._waiting.append((b"x", None, 0.0, 0.0))  # type: ignore[arg-type]
     batcher._entry_s = 1000.0
     with pytest.raises(Unavailable, match="closed"):

@@ -1,5 +1,8 @@
-"""O1: twice the load brought what was acknowledged in time down to a seventh. Everything was queued, served in order and each a
-moment too late, and those that waited for room were all woken for each free place."""
+"""O1: goodput of one client stays at the capacity under overload.
+
+Twice the load reduced what was acknowledged in time to a seventh. Everything was queued, served in order and each a
+moment too late, and all waiters for space were woken for each free place.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0
-# One at a time: a batch takes a fixed time and some for each entry, so that many small ones are as much load as few large ones.
+# One at a time: a batch takes a fixed time and some for each entry, so that many small ones are as much load as few
+# large ones.
 FIXED_S, ENTRY_S = 0.002, 0.0002
 CAPACITY = 1 / ENTRY_S
 
 
 class OneServer:
-    """A carrier to a log that serves one batch after the other."""
+    """A transport to a log that serves one batch after the other."""
 
     closed = False
     stalled = 0
@@ -74,7 +78,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 async def offer(
     server: OneServer, multiple: float, seconds: float = 10.0
 ) -> tuple[Counter[str], list[float]]:
-    """Poisson arrivals of so many times the capacity: how many ended how, and how long the refused ones waited for that."""
+    """Poisson arrivals at this multiple of the capacity: counts by outcome, and how long the refused ones waited."""
     loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
     refused_after: list[float] = []
     batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
@@ -99,14 +103,14 @@ async def offer(
 
 
 def most(seconds: float, gather_entries_max: int) -> float:
-    """What can be served in this time. Of 64 to a batch the fixed time is more than a tenth."""
+    """What can be served in this time. With 64 per batch the fixed time is more than a tenth."""
     share = 1.0 if gather_entries_max > 64 else 64 * ENTRY_S / (64 * ENTRY_S + FIXED_S)
     return seconds * CAPACITY * share
 
 
 @pytest.mark.parametrize("gather_entries_max", [4096, 64], ids=["committed", "sequenced"])
 def test_o1_twice_the_load_leaves_goodput_at_the_capacity(gather_entries_max: int) -> None:
-    """On a slow log, so that it also ends soon with a client that goes through its whole queue at every deadline."""
+    """On a slow log, so that it also ends soon with a client that scans its whole queue at every deadline."""
 
     async def body() -> None:
         ended, _ = await offer(OneServer(gather_entries_max, slower=lambda now: 8.0), 2.0 / 8)
@@ -123,7 +127,8 @@ def test_goodput_stays_at_the_capacity_however_much_is_offered(
     async def body() -> None:
         ended, refused_after = await offer(OneServer(gather_entries_max), multiple)
         assert ended["acknowledged"] >= 0.9 * most(10.0, gather_entries_max)
-        # While nothing is known of large batches too much is admitted: a moment at the beginning, and a certain no.
+        # While nothing is known of large batches too much is admitted: a moment at the beginning, and a definite
+        # failure.
         assert ended["unknown"] + ended["late"] <= 0.01 * ended["acknowledged"]
         assert sum(after > 0 for after in refused_after) <= 0.1 * ended["acknowledged"]
 
@@ -131,7 +136,8 @@ def test_goodput_stays_at_the_capacity_however_much_is_offered(
 
 
 def test_a_log_that_becomes_slower_serves_what_is_still_in_time() -> None:
-    """The queue was admitted at the old rate: most of it is too late at the new one, and must not make the rest late as well."""
+    """The queue was admitted at the old rate: most of it is too late at the new one, and must not make the rest late as
+    well."""
 
     async def body() -> None:
         server = OneServer(4096, slower=lambda now: 1.0 if now < 4 else 3.0)
@@ -147,8 +153,8 @@ def test_a_log_that_becomes_slower_serves_what_is_still_in_time() -> None:
 
 @pytest.mark.parametrize("multiple", [2.0, 4.0])
 def test_callers_that_give_up_before_their_deadline_are_noticed(multiple: float) -> None:
-    """`asyncio.wait_for` around an append that has ten times as long: admitted by its own deadline, each would be served after its
-    caller gave up."""
+    """`asyncio.wait_for` around an append whose deadline is ten times as long: admitted by its own deadline, each would
+    be served after its caller gave up."""
 
     async def body() -> None:
         loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
@@ -175,7 +181,7 @@ def test_callers_that_give_up_before_their_deadline_are_noticed(multiple: float)
     run(body())
 
 
-def test_a_few_that_give_up_say_nothing_of_the_others() -> None:
+def test_a_few_callers_that_give_up_do_not_affect_the_others() -> None:
     from varlog.model.admission import CallerPatience
 
     patience = CallerPatience()
@@ -187,7 +193,7 @@ def test_a_few_that_give_up_say_nothing_of_the_others() -> None:
     assert patience.at(60.0) == math.inf
 
 
-def test_a_refusal_is_immediate_and_says_when_to_come_back() -> None:
+def test_a_refusal_is_immediate_and_names_when_to_retry() -> None:
     from varlog.model.errors import Overloaded
 
     async def body() -> None:
@@ -203,15 +209,15 @@ def test_a_refusal_is_immediate_and_says_when_to_come_back() -> None:
             await batcher.append(DATA, 0.5)
         assert refused.value.rate == pytest.approx(CAPACITY, rel=0.3)
         assert 0 < refused.value.retry_after_s < 2
-        # One that has more time is not refused, and each that was admitted is served.
+        # An append with more time is not refused, and each admitted one is served.
         rest.append(batcher.append(DATA, 60.0))
         await asyncio.gather(*rest)
 
     run(body())
 
 
-def test_nobody_is_refused_where_nothing_waits_whatever_the_last_request_took() -> None:
-    """A wrong estimate must not keep itself alive: only a request that is sent makes a better one."""
+def test_nothing_is_refused_where_nothing_waits_whatever_the_last_request_took() -> None:
+    """A wrong estimate must not sustain itself: only a request that is sent produces a better one."""
 
     async def body() -> None:
         server = OneServer(4096, slower=lambda now: 2000.0 if now < 1 else 1.0)
@@ -225,8 +231,8 @@ def test_nobody_is_refused_where_nothing_waits_whatever_the_last_request_took() 
     run(body())
 
 
-def test_a_burst_after_single_appends_is_taken() -> None:
-    """Requests of one entry say nothing of what a large batch takes: a burst is not refused by their rate."""
+def test_a_burst_after_single_appends_is_accepted() -> None:
+    """Requests of one entry do not predict the time of a large batch: a burst is not refused by their rate."""
 
     async def body() -> None:
         server = OneServer(4096)
@@ -241,7 +247,7 @@ def test_a_burst_after_single_appends_is_taken() -> None:
 
 
 def test_an_append_that_waits_is_woken_once() -> None:
-    """Its future is its place in the queue: what becomes free for another does not wake it."""
+    """Its future is its place in the queue: space that becomes free for another does not wake it."""
 
     async def body() -> None:
         loop: Any = asyncio.get_running_loop()
@@ -288,7 +294,7 @@ def test_batches_that_cannot_be_served_in_time_are_refused_without_waiting() -> 
     run(body())
 
 
-def test_refused_is_nowhere() -> None:
+def test_a_refused_append_is_nowhere() -> None:
     """Law 10: what was refused is not sent later."""
 
     async def body() -> None:

@@ -1,4 +1,7 @@
-"""O1 at the primary: many clients, none of which has a queue, make one there; what would be ordered too late is refused."""
+"""O1 at the primary: a queue made by many clients, none of which has one.
+
+What would be ordered too late is refused.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0
-# Of the primary's disk: one group of so many bytes in so long, so that about forty appends are served each second.
+# The primary's disk: one group of this many bytes in this time, so that about forty appends are served each second.
 GROUP_BYTES, GROUP_S = 4096, 0.04
 SERVED_PER_S = 40.0
 CLIENTS = 150
@@ -56,8 +59,8 @@ def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small_groups")
 def test_the_primary_refuses_what_many_clients_would_get_too_late() -> None:
-    """Each client finds its own queue empty, and sends: together they made a line of four seconds for a deadline of one, and
-    nearly everything ended as unknown."""
+    """Each client finds its own queue empty, and sends: together they made a queue of four seconds for a deadline of
+    one, and nearly everything ended as unknown."""
 
     async def story(multiple: float) -> tuple[Counter[str], list[float], int]:
         cluster, seconds = SimCluster(nodes=1, replicas=1), 10.0
@@ -81,7 +84,7 @@ def test_the_primary_refuses_what_many_clients_would_get_too_late() -> None:
         assert ended["acknowledged"] <= written <= ended["acknowledged"] + ended["unknown"]
 
 
-def test_the_primary_tells_how_long_one_more_would_wait() -> None:
+def test_the_primary_estimates_how_long_one_more_would_wait() -> None:
     now = 0.0
     acks = AckQueue(TrafficMeter(lambda: now))
     call: Any = SimpleNamespace(reply=lambda message: None)
@@ -100,7 +103,7 @@ def test_the_primary_tells_how_long_one_more_would_wait() -> None:
         served += count
 
     assert acks.wait_s(now) == 0.0
-    # Ten milliseconds a cut, and one more for each 100 kB.
+    # Ten milliseconds per cut, and one more for each 100 kB.
     for count in (1, 9, 3, 20, 6, 12) * 5:
         for _ in range(count):
             add(100_000)
@@ -110,14 +113,14 @@ def test_the_primary_tells_how_long_one_more_would_wait() -> None:
         add(100_000)
     assert acks.wait_s(now) == pytest.approx(0.31, rel=0.2)
     assert acks.wait_s(now, 300, 30_000_000) == pytest.approx(0.61, rel=0.2)
-    # It is not quicker than it is seen to be.
+    # The estimate is never quicker than what is observed.
     now += 2.0
     assert acks.wait_s(now) >= 2.0
     ordered(300)
     assert acks.wait_s(now) == 0.0
 
 
-def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_at_again(
+def test_an_append_refused_by_time_gets_no_place_and_queued_ones_are_checked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
@@ -134,13 +137,14 @@ def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_
         clock[0] = 0.5
         in_line = asyncio.create_task(bench.call(Append(STREAM, within_ms=1000), make_batch(b"b")))
         await until(lambda: len(replica._admission_queue) == 1)
-        # The oldest has waited for half a second: whoever has less is refused, whether its batch is whole or not.
+        # The oldest has waited for half a second: an append with less time is refused, whether its batch is complete or
+        # not.
         with pytest.raises(Overloaded) as refused:
             await bench.call(Append(STREAM, within_ms=500), b"not a batch")
         assert refused.value.waiting == 2
         patient = asyncio.create_task(bench.call(Append(STREAM), make_batch(b"c")))
         await until(lambda: len(replica._admission_queue) == 2)
-        # Nobody waits for the first in line any more when its turn comes; the next one named no time.
+        # The caller of the first in the queue has given up when its turn comes; the next one named no time.
         clock[0] = 2.0
         repository.commit(row(1, 2))
         assert (await taken)[0] == AppendReply(GLSN(1), LLSN(1))
@@ -154,7 +158,7 @@ def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_
 
 
 def test_a_light_client_waits_for_its_turns_only() -> None:
-    """What a client with a long line has there is not ahead of one with a short line."""
+    """The queue of a client with many batches is not ahead of one with few."""
     admission_queue, batch = (
         AdmissionQueue(LogStreamID(1)),
         pack([DATA], producer=ProducerID(1), sequence=1, time_us=0),

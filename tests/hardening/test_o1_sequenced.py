@@ -1,7 +1,8 @@
-"""O1 in sequenced topics: twice the load left an eighth of what could be written in time.
+"""O1 in sequenced topics: goodput stays at the capacity under overload.
 
-Many clients, none of which has a queue, took tokens and made one at the head of a chain. All was written, each a moment too
-late."""
+Twice the load left an eighth of what could be written in time. Many clients, none of which has a queue, took tokens and
+made one at the head of a chain. All was written, each a moment too late.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0
-# About this many appends are written each second, by disks that write one group of so many bytes in so long.
+# About this many appends are written each second, by disks that write one group of this many bytes in this time.
 WRITTEN_PER_S = 40.0
 ONE_NODE, CHAIN = (4096, 0.075), (1200, 0.025)
 CLIENTS = 150
 
 
 class Offered(NamedTuple):
-    """What became of the appends of one story; `tokens` were taken for them, `entries` are in the log."""
+    """The outcomes of the appends of one story; `tokens` were taken for them, `entries` are in the log."""
 
     ended: Counter[str]
     refused_after: list[float]
@@ -99,7 +100,8 @@ def test_o1_goodput_of_many_clients_stays_however_much_is_offered(
 def test_a_unit_does_not_begin_a_write_whose_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits at the head is looked at again when its turn comes; what any other waits for is written however late it is."""
+    """A queued write is checked again at the head when its turn comes; a write that any other operation waits for is
+    written however late it is."""
     clock = [0.0]
     monkeypatch.setattr(unit_module, "TrafficMeter", lambda now: TrafficMeter(lambda: clock[0]))
 
@@ -121,7 +123,7 @@ def test_a_unit_does_not_begin_a_write_whose_time_is_over(
         with pytest.raises(Overloaded):
             await late
         await asyncio.gather(retried, again, patient)
-        # Its position is free: it becomes junk, and is never written by the one that was refused.
+        # Its position is free: it becomes junk, and is never written by the refused append.
         await chain.fill(1)
         assert parse_header(await chain.read(1)).is_junk
         with pytest.raises(AlreadyWritten):
@@ -131,7 +133,7 @@ def test_a_unit_does_not_begin_a_write_whose_time_is_over(
     run_chain(tmp_path, story)
 
 
-def test_a_unit_refuses_a_write_that_would_wait_too_long_before_it_takes_it(
+def test_a_unit_refuses_a_write_that_would_wait_too_long_before_accepting_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(chain: Chain) -> None:
@@ -146,7 +148,7 @@ def test_a_unit_refuses_a_write_that_would_wait_too_long_before_it_takes_it(
             with pytest.raises(Overloaded) as refused:
                 await chain.call(WriteUnit(STREAM, Epoch(1), 500), b"not a batch")
             assert refused.value.retry_after_s == pytest.approx(0.1)
-            # What the head has is carried on: the nodes behind it are told no time, and never refuse by it.
+            # What the head has is carried on: writes to the nodes behind it name no time, and are never refused by it.
             behind = asyncio.create_task(chain.write(batch_at(3, b"c")))
             await until(lambda: unit._writer.batches_waiting == 2)
         await asyncio.gather(waits, behind)
@@ -186,7 +188,7 @@ def test_the_estimate_of_a_unit_follows_its_disk() -> None:
         assert written == list(range(1, 11))
         add(11)
         assert writer.wait_s() == pytest.approx(0.02, rel=0.1)
-        # It is not quicker than it is seen to be.
+        # The estimate is never quicker than what is observed.
         now[0] += 3.0
         assert writer.wait_s() == pytest.approx(3.0)
 
@@ -194,7 +196,7 @@ def test_the_estimate_of_a_unit_follows_its_disk() -> None:
 
 
 def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_asks_for_no_token() -> None:
-    """Law 4, law 10: what was refused is nowhere, its position is filled on every node; and only one token is lost by it."""
+    """Law 4, law 10: what was refused is nowhere, its position is filled on every node; and it costs only one token."""
 
     async def scenario() -> None:
         cluster = ScriptedCluster(nodes=3)
@@ -210,7 +212,7 @@ def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_asks_for_no
             with pytest.raises(Overloaded) as refused:
                 await log.append(b"b", timeout_s=1.0)
             assert refused.value.retry_after_s == 0.2
-            # The middle and the tail were asked for nothing but junk, and none is held for dead.
+            # The middle and the tail received nothing but junk, and none is considered dead.
             await client_until(lambda: all(len(cluster.stored(node)) == 2 for node in (1, 2, 3)))
             assert cluster.stored(3)[1] == (2, 1, bytes(junk(LLSN(2), 1)))
             cluster.requests.clear()
@@ -218,7 +220,7 @@ def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_asks_for_no
                 await log.append(b"c", timeout_s=1.0)
             assert not [one for one in cluster.requests if isinstance(one[1], NextTokens) and one[1].count]
             cluster.meddle = lambda address, message: None
-            # One that has more time may go, and says so only to the head.
+            # An append with more time may proceed, and names the time only to the head.
             cluster.requests.clear()
             assert (await log.append(b"d", timeout_s=30.0)).glsn == 3
             writes = [message for _, message in cluster.requests if isinstance(message, WriteUnit)]
@@ -229,7 +231,7 @@ def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_asks_for_no
 
 
 def test_a_batch_that_may_be_at_the_head_names_no_time_when_it_is_sent_again() -> None:
-    """A refusal would not say what became of the first try."""
+    """A refusal would not determine the outcome of the first try."""
 
     async def scenario() -> None:
         cluster = ScriptedCluster(nodes=2)
@@ -250,7 +252,7 @@ def test_a_batch_that_may_be_at_the_head_names_no_time_when_it_is_sent_again() -
     run(scenario())
 
 
-def test_the_sequencer_is_told_what_was_written_and_given_up() -> None:
+def test_the_sequencer_receives_what_was_written_and_abandoned() -> None:
     async def scenario() -> None:
         cluster = ScriptedCluster(nodes=1)
         await cluster.start()

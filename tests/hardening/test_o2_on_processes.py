@@ -1,4 +1,7 @@
-"""O2 on real processes: a slow disk is shown, loses its primaries, and holds up no stream that has nothing on it."""
+"""O2 on real processes: a slow disk is shown and loses its primaries.
+
+It does not slow down a stream that has nothing on it.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,23 @@ from varlog.testing.faulty_disk import SlowDiskPlan
 # Ten times what the disks of a busy machine take for a sync, and more.
 SLOW_S = 0.3
 OTHER_TOPIC = "appended-by-one-client"
-# Appended to it while one of its two streams has a slow disk, by so many at once.
+# Appended to it while one of its two streams has a slow disk, by this many appenders.
 APPENDS, APPENDERS = 1_000, 16
-# Slow and quick by turns: how often, and how many appends are not counted after a change, because some wait for the disk.
+# Slow and quick in alternation: how often, and how many appends are not counted after a change, because some wait for
+# the disk.
 ROUNDS, SETTLING = 3, 300
-# The stream without the slow disk keeps this much of half of the topic's appends. It can take all of them: about 1.8 is seen.
+# The stream without the slow disk keeps this much of half of the topic's appends. It can accept all of them: about 1.8
+# is seen.
 KEPT_SHARE = 0.9
 
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up_nobody_else(
+def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_delays_no_other_stream(
     tmp_path: Path,
 ) -> None:
-    """Two streams that share no node. A batch in turns would give the slow one half of all appends, and leave the other one a
-    fiftieth of its share."""
+    """Two streams that share no node. Batches in turn would give the slow one half of all appends, and leave the other
+    one a fiftieth of its share."""
     nodes = 4
     plan = SlowDiskPlan(tmp_path, free_ports(nodes + 2), replicas=2, streams=2, heartbeat_s=0.1)
 
@@ -62,7 +67,7 @@ def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up
                 one: set(nodes) for one, nodes in before.items()
             }
             assert await share_of(slow, cluster) < 0.25
-            # Primaries do not come back by themselves when the disk is quick again.
+            # Primaries do not move back automatically when the disk is quick again.
             plan.slow_down(process_of(slow), 0.0)
             await cluster.wait_status(lambda seen: not slow_nodes(seen))
             assert after == {one.log_stream: one.replicas for one in await cluster.streams()}
@@ -75,7 +80,8 @@ def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up
 @pytest.mark.process
 @pytest.mark.faults
 def test_on_real_processes_a_slow_disk_of_a_sequenced_topic_is_shown(tmp_path: Path) -> None:
-    """Its chains have no primary to lose, and a position says which of them it is in: nothing is moved, and nothing is lost."""
+    """Its chains have no primary to lose, and a position determines its chain: nothing is moved, and nothing is
+    lost."""
     plan = SlowDiskPlan(tmp_path, free_ports(4 + 2), replicas=2, streams=2, heartbeat_s=0.1)
 
     async def story(cluster: ClusterUnderLoad) -> None:
@@ -90,8 +96,8 @@ def test_on_real_processes_a_slow_disk_of_a_sequenced_topic_is_shown(tmp_path: P
 
 
 async def shares_kept(slow: NodeID, cluster: ClusterUnderLoad, plan: SlowDiskPlan) -> list[float]:
-    """What the stream without the slow node has while that is slow, against half of what the topic has in the quick phases before
-    and behind: what the machine does to one phase it does to the next one, so these are ratios and no speeds."""
+    """Appends to the stream without the slow node while that is slow, against half of those of the topic in the quick
+    phases before and after: the machine affects neighbouring phases alike, so these are ratios and not speeds."""
     done: list[LogStreamID] = []
     loop = asyncio.get_running_loop()
     target, reached = 0, loop.create_future()
@@ -115,7 +121,7 @@ async def shares_kept(slow: NodeID, cluster: ClusterUnderLoad, plan: SlowDiskPla
             await reached
 
         appenders = [tasks.create_task(again(), name=f"append/{n}") for n in range(APPENDERS)]
-        rates: list[tuple[float, float]] = []  # of the sound stream, and of the topic
+        rates: list[tuple[float, float]] = []  # of the healthy stream, and of the topic
         for number in range(2 * ROUNDS + 1):
             plan.slow_down(process_of(slow), SLOW_S * (number % 2))
             await wait_more(SETTLING)
@@ -130,7 +136,7 @@ async def shares_kept(slow: NodeID, cluster: ClusterUnderLoad, plan: SlowDiskPla
 
 
 async def share_of(slow: NodeID, cluster: ClusterUnderLoad) -> float:
-    """Of the appends that leave the choice to the client: how many went to the stream with the slow node, of which there is one."""
+    """Of the appends that leave the choice to the client: how many went to the only stream with the slow node."""
     left, positions = iter(range(APPENDS)), []
     async with (
         asyncio.timeout(WAIT_TIMEOUT_S),

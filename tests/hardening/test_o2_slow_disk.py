@@ -1,5 +1,8 @@
-"""O2: one disk that was 20 to 100 ms slower brought a topic of four streams to a quarter or a fifteenth: batches went to the
-streams in turns, and the slow one held both places in flight of the client."""
+"""O2: one slow disk does not slow down the other streams of a topic.
+
+A disk that was 20 to 100 ms slower reduced a topic of four streams to a quarter or a fifteenth: batches went to the
+streams in turn, and the slow one occupied both in-flight places of the client.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ SLOW = LogStreamID(2)
 
 
 class SlowCluster(FakeCluster):
-    """Each stream answers after a time of its own, one batch after the other, as a disk does."""
+    """Each stream replies after a time of its own, one batch after the other, as a disk does."""
 
     def __init__(self, slow_s: float) -> None:
         super().__init__(nodes=4, streams=4)
@@ -48,7 +51,7 @@ class SlowCluster(FakeCluster):
 
 
 def appended(slow_s: float, *, batched: bool, appenders: int, seconds: float = 20.0) -> Counter[LogStreamID]:
-    """By stream, what closed-loop appenders got into the log in so many virtual seconds."""
+    """By stream, what closed-loop appenders got into the log in this many virtual seconds."""
 
     async def body() -> Counter[LogStreamID]:
         cluster = SlowCluster(slow_s)
@@ -76,12 +79,12 @@ def test_the_other_streams_lose_less_than_a_tenth_by_one_slow_disk(slow_s: float
     others = sum(count for log_stream, count in after.items() if log_stream != SLOW)
     fair = 0.75 * before.total()
     assert others >= 0.9 * fair
-    # It is not forgotten: it is asked now and then whether it is still slow.
+    # It is not forgotten: it is probed now and then.
     assert after[SLOW] > 0
 
 
 class HangingCluster(SlowCluster):
-    """Four times of five the slow stream answers quickly; then it takes three seconds."""
+    """Four times of five the slow stream replies quickly; then it takes three seconds."""
 
     def __init__(self) -> None:
         super().__init__(QUICK_S)
@@ -98,8 +101,9 @@ class HangingCluster(SlowCluster):
         super()._append(call, message, payload)
 
 
-def test_a_stream_that_was_slow_is_tried_with_one_append_at_a_time_and_nothing_waits_for_it() -> None:
-    """Whole batches went there as soon as its slow answers were forgotten, and each caller in them waited for three seconds."""
+def test_a_stream_that_was_slow_is_probed_with_one_append_at_a_time_and_nothing_waits_for_it() -> None:
+    """Whole batches went there as soon as its slow replies were forgotten, and each caller in them waited for three
+    seconds."""
 
     async def body() -> tuple[list[int], list[float]]:
         cluster, waits = HangingCluster(), []
@@ -119,10 +123,10 @@ def test_a_stream_that_was_slow_is_tried_with_one_append_at_a_time_and_nothing_w
         return cluster.sizes, waits
 
     sizes, waits = run(body())
-    # The first one came unexpectedly.
+    # The first one is unavoidable.
     assert len(sizes) > 3
     assert set(sizes[1:]) == {1}
-    # Appends to the others wait at most for a batch ahead of them.
+    # Appends to the others wait for at most one batch ahead of them.
     assert max(waits) < 0.1
 
 
@@ -229,8 +233,10 @@ def stream_of_three(primary: int = 1) -> LogStream:
     return LogStream(LogStreamID(7), TopicID(1), replicas, state=StreamState.RUNNING)
 
 
-def looked(slow: SlowPrimaries, seconds: dict[int, float], begin: float, end: float) -> LogStream | None:
-    """What becomes of a stream with its primary on node 1, if the manager looks every half second."""
+def stream_after_polls(
+    slow: SlowPrimaries, seconds: dict[int, float], begin: float, end: float
+) -> LogStream | None:
+    """The stream with its primary on node 1 after a move, if the manager polls every half second; None without one."""
     now = begin
     while now < end:
         slow.look({NodeID(node): write_s for node, write_s in seconds.items()}, now)
@@ -244,11 +250,11 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
     from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     slow = SlowPrimaries(10.0)
-    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
-    # A break: from here it counts from the beginning.
-    assert looked(slow, {1: 0.002, 2: 0.002, 3: 0.002}, 10.0, 11.0) is None
-    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 11.0, 20.9) is None
-    moved = looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 21.0, 22.0)
+    assert stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
+    # An interruption: from here it counts from the beginning.
+    assert stream_after_polls(slow, {1: 0.002, 2: 0.002, 3: 0.002}, 10.0, 11.0) is None
+    assert stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 11.0, 20.9) is None
+    moved = stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 21.0, 22.0)
     assert moved is not None
     assert moved.primary == 2
     # And not again for a while, whichever disk is slow now.
@@ -260,23 +266,24 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
 
 
 def test_a_disk_that_hangs_now_and_then_is_slow_all_the_same() -> None:
-    """While a write hangs too few end to tell how long they take: that was taken for a disk that is quick again."""
+    """While a write hangs too few end to measure how long they take: that was mistaken for a disk that is quick
+    again."""
     from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     slow, hangs = SlowPrimaries(10.0), {1: 0.0, 2: 0.002, 3: 0.002}
-    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
-    # What is not known moves nothing, and for longer than that it says nothing of later.
-    assert looked(slow, hangs, 7.0, 12.0) is None
-    moved = looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 12.0, 13.0)
+    assert stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
+    # Missing data move nothing, and if they last longer they do not count towards a later move.
+    assert stream_after_polls(slow, hangs, 7.0, 12.0) is None
+    moved = stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 12.0, 13.0)
     assert moved is not None
     assert moved.primary == 2
     idle = SlowPrimaries(10.0)
-    assert looked(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
-    assert looked(idle, hangs, 7.0, 30.0) is None
-    assert looked(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 30.0, 39.0) is None
+    assert stream_after_polls(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
+    assert stream_after_polls(idle, hangs, 7.0, 30.0) is None
+    assert stream_after_polls(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 30.0, 39.0) is None
 
 
-def test_few_writes_that_take_long_are_told() -> None:
+def test_few_writes_that_take_long_are_reported() -> None:
     now = 0.0
     meter = TrafficMeter(lambda: now)
     for seconds in (0.001, 0.001, 0.001):
@@ -304,18 +311,18 @@ def test_few_writes_that_take_long_are_told() -> None:
 def test_no_primary_moves_where_it_does_not_help(seconds: dict[int, float]) -> None:
     from varlog.manager.committed.slow_primaries import SlowPrimaries
 
-    assert looked(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
+    assert stream_after_polls(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
 
 
 def test_a_primary_moves_past_another_slow_node() -> None:
     from varlog.manager.committed.slow_primaries import SlowPrimaries
 
-    moved = looked(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
+    moved = stream_after_polls(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
     assert moved is not None
     assert moved.primary == 3
 
 
-def test_the_primary_leaves_a_slow_disk_and_everything_stays_there() -> None:
+def test_the_primary_leaves_a_slow_disk_and_nothing_is_lost() -> None:
     """In virtual time, on real nodes, a real repository and a real manager."""
 
     async def story() -> None:

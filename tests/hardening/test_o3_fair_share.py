@@ -1,4 +1,7 @@
-"""O3: one client could fill the waiting places of all: the others were refused for as long as it kept asking."""
+"""O3: waiting places are shared fairly between clients.
+
+One client could occupy all of them: the others were refused for as long as it kept sending requests.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 
 class Waits:
-    """A call of a connection; `ended` is what it was answered."""
+    """A call of a connection; `ended` is its reply."""
 
     def __init__(self, connection: str) -> None:
         self.connection: Any = connection
@@ -59,7 +62,7 @@ def join(admission_queue: AdmissionQueue, connection: str, sequence: int) -> tup
 
 
 def test_o3_a_client_that_floods_a_node_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In virtual time, on a real node; nothing is ordered meanwhile, so that its places stay taken."""
+    """In virtual time, on a real node; nothing is ordered in the meantime, so that its places stay taken."""
     for module in (intake_module, replica_module):
         monkeypatch.setattr(module, "UNCOMMITTED_BATCHES_MAX", 64)
 
@@ -89,18 +92,18 @@ def test_o3_a_client_that_floods_a_node_leaves_room_for_the_others(monkeypatch: 
     assert all(isinstance(answer, tuple) for answer in answers[400:]), answers[400:]
 
 
-def test_a_client_that_fills_the_line_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_fills_the_queue_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "UNCOMMITTED_BATCHES_MAX", 12)
     admission_queue = AdmissionQueue(LogStreamID(1))
     flood = [join(admission_queue, "flood", n) for n in range(20)]
     assert [taken for _, taken in flood] == [True] * 12 + [False] * 8
     others = [join(admission_queue, name, n) for n in range(4) for name in ("a", "b")]
     assert all(taken for _, taken in others)
-    # The newest of the flood left, and was told that it is not in the log; the oldest stayed.
+    # The newest of the flood was refused as certainly not in the log; the oldest stayed.
     assert [call.ended is not None for call, _ in flood[:12]] == [False] * 4 + [True] * 8
     assert all(isinstance(call.ended, NotAccepted) for call, _ in flood[4:12])
     assert len(admission_queue) == 12
-    # Each has its share: nobody gets more at the cost of who has as much.
+    # Each has its share: no client gets more at the cost of one that has as much.
     assert not join(admission_queue, "a", 9)[1]
 
 
@@ -122,7 +125,7 @@ def test_connections_are_served_in_turns_and_each_in_its_own_order(monkeypatch: 
     assert len(admission_queue) == 0
 
 
-def test_those_that_go_first_stay_in_front_of_all_lines() -> None:
+def test_requeued_batches_stay_in_front_of_all_queues() -> None:
     admission_queue = AdmissionQueue(LogStreamID(1))
     join(admission_queue, "a", 1)
     first = [arrival(Waits("b"), 2), arrival(Waits("b"), 3)]
@@ -167,7 +170,8 @@ def test_a_client_alone_may_use_every_place() -> None:
 
 
 def test_changes_that_wait_for_the_repository_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client could have 10 000 changes wait, and every other one was refused, the manager and the nodes included."""
+    """One client could have 10 000 waiting changes, and every other one was refused, including the manager and the
+    nodes."""
     monkeypatch.setattr(commit_loop_module, "OPERATIONS_WAITING_MAX", 6)
     nothing: Any = None
     commits = CommitLoop(nothing, nothing, nothing, nothing)
@@ -186,7 +190,7 @@ def test_changes_that_wait_for_the_repository_are_shared(monkeypatch: pytest.Mon
         submit(client)
     assert [client for client, _ in answers] == ["flood"] * 3
     assert all(isinstance(answer, Unavailable) for _, answer in answers)
-    # The oldest stayed, and all are decided in the order in which they came.
+    # The oldest stayed, and all are decided in the order of arrival.
     assert [operation.client for operation in commits._operations.values()] == ["flood"] * 3 + [
         "a",
         None,
@@ -210,7 +214,7 @@ def test_requests_that_wait_for_the_sequencer_are_shared(monkeypatch: pytest.Mon
     assert list(sequencer._waiting) == [*flood[:3], other]
 
 
-def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_wait_for_the_nodes_to_report_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     from varlog.metarepo.recovery import witnesses as witnesses_module
     from varlog.metarepo.recovery.witnesses import Witnesses
     from varlog.runtime.fair_places import FairPlaces
@@ -232,7 +236,7 @@ def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytes
 
 
 def test_an_honest_client_is_served_beside_two_that_flood_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The floods name no deadline, answer no refusal by waiting, and have every place taken before the honest one comes."""
+    """The floods name no deadline, ignore refusals, and occupy every place before the honest client comes."""
     monkeypatch.setattr(writer_module, "GROUP_BYTES_MAX", 4096)
     monkeypatch.setattr(waiters_module, "GROUP_BYTES_MAX", 4096)
     for module in (replica_module, intake_module):
@@ -268,13 +272,13 @@ def test_an_honest_client_is_served_beside_two_that_flood_the_node(monkeypatch: 
             floods += [asyncio.create_task(flood(producer, connection, first)) for first in range(40)]
         end = asyncio.get_running_loop().time() + 8.0
         while asyncio.get_running_loop().time() < end:
-            # Each is taken, in its time: none of them raises.
+            # Each is accepted in time: none of them raises.
             await log.append(bytes(1000), timeout_s=5.0)
             ended["honest"] += 1
         flooding = False
         await asyncio.gather(*floods)
         await log.close()
-        # One at a time, each behind what was taken before it came, and one turn of each flood.
+        # One at a time, each behind what was accepted before it came, and one turn of each flood.
         assert ended["refused"] > 100
         assert ended["flood 1"] + ended["flood 2"] <= (24 + 8) * (ended["honest"] + 1)
 

@@ -1,5 +1,8 @@
-"""Door: the modes of files. Before, every user of the machine could read the entries, the metadata and the logs of a cluster: data
-files were 0644 and directories 0755."""
+"""Attack surface: the modes of files.
+
+Before, every user of the machine could read the entries, the metadata and the logs of a cluster: data files were 0644
+and directories 0755.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from varlog.testing.processes import PATIENCE_S
 
 
 class Chance:
-    """What volumes ask of chance."""
+    """The random source that volumes require."""
 
     def randint(self, a: int, b: int) -> int:
         return a
@@ -35,14 +38,14 @@ class Chance:
 
 @pytest.fixture(autouse=True)
 def _umask() -> Iterator[None]:
-    """As a careless user has it: others may read and write."""
+    """As a careless user sets it: others may read and write."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def wide(*paths: Path) -> list[str]:
-    """Files and directories that others than the owner can reach."""
+    """Files and directories that users other than the owner can reach."""
     every = [found for path in paths for found in (path, *path.rglob("*"))]
     return [str(found) for found in every if stat.S_IMODE(found.lstat().st_mode) & 0o077]
 
@@ -51,7 +54,7 @@ def open_volumes(volume: Path) -> NodeVolumes:
     return NodeVolumes.open(OsDisk(), Chance(), cluster=ClusterID(1), node=NodeID(1), volumes=[volume])
 
 
-def test_everything_on_a_volume_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_everything_on_a_volume_is_private_to_its_user(tmp_path: Path) -> None:
     volumes = open_volumes(tmp_path)
     path = volumes.place(LogStreamID(5))
     LogStore.create(OsDisk(), path, topic=TopicID(1), log_stream=LogStreamID(5)).close()
@@ -60,14 +63,14 @@ def test_everything_on_a_volume_is_for_its_user_alone(tmp_path: Path) -> None:
     assert any(found.is_file() for found in path.iterdir())
 
 
-def test_an_embedded_directory_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_an_embedded_directory_is_private_to_its_user(tmp_path: Path) -> None:
     with varlog.open(tmp_path / "data", topic="orders") as log:
         log.append(b"private")
         assert wide(tmp_path / "data") == []
     assert wide(tmp_path / "data") == []
 
 
-def test_a_volume_with_wider_modes_is_tightened_at_start_and_told(
+def test_a_volume_with_wider_modes_is_tightened_at_start_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     volumes = open_volumes(tmp_path)
@@ -111,7 +114,7 @@ def test_a_directory_that_all_share_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_everything_of_varlog_up_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_everything_of_varlog_up_is_private_to_its_user(tmp_path: Path) -> None:
     async def body() -> None:
         plan = ClusterPlan(
             tmp_path / "data", free_ports(3), replicas=1, streams=1, sequencer_port=free_ports(1)[0]

@@ -1,5 +1,8 @@
-"""Six bytes in a topic stopped every recipe on it for good: what looked like a command of a newer version, of an unknown machine.
-So did any bytes in an envelope that its machine could not read, and any entry in a topic of snapshots."""
+"""Attack surface: entries of others in a recipe's topic.
+
+Six bytes in a topic stopped every recipe on it permanently: they looked like a command of a newer version, of an
+unknown machine. So did any bytes in an envelope that its machine could not read, and any entry in a topic of snapshots.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ MACHINES: list[Callable[[], Any]] = [CounterMachine, LockMachine, CodedQueueMach
 
 
 def noise(name: str) -> list[bytes]:
-    """Entries of others: of everything that a recipe writes, some that is cut, mangled, or of nobody."""
+    """Entries of others: parts of everything that a recipe writes, truncated, mangled, or of no recipe at all."""
     good = seal(Envelope(name, b"c" * 16, 0, 1, 1, b'[1,"add",1]'))
     pack = msgspec.msgpack.encode
     return [
@@ -148,8 +151,8 @@ def test_no_recipe_is_stopped_by_what_others_write(tmp_path: Path) -> None:
 @given(data=st.binary(max_size=200), version=st.integers(0, 255))
 @example(data=b"\x90", version=2)
 @example(data=b"\x91" * 200, version=2)
-def test_arbitrary_bytes_are_a_command_skip_or_nothing(data: bytes, version: int) -> None:
-    """And only a sound array that names the machine is one of a newer version."""
+def test_arbitrary_bytes_are_a_command_a_skip_or_nothing(data: bytes, version: int) -> None:
+    """And only a sound array that names the machine is a command of a newer version."""
     for entry in (
         data,
         MAGIC + data,
@@ -200,7 +203,7 @@ _COMMANDS = (
 def test_arbitrary_commands_change_a_machine_alike_or_not_at_all(
     make: Callable[[], Any], commands: list[bytes]
 ) -> None:
-    """Two replicas never differ, one from a snapshot included, and nothing but these two errors is raised."""
+    """Two replicas never differ, including one from a snapshot, and nothing but these two errors is raised."""
     one, other, restored = make(), make(), make()
     for at, data in enumerate(commands, 1):
         before, results = one.snapshot(), []
@@ -231,7 +234,7 @@ def test_arbitrary_entries_never_stop_a_replica(entries: list[bytes]) -> None:
     in_virtual_time(body)
 
 
-def test_a_sign_of_life_that_its_owner_never_sent_does_not_break_it() -> None:
+def test_a_heartbeat_that_its_owner_never_sent_does_not_break_it() -> None:
     beats = Beats(10_000_000, 1_000)
     beats.send(2_000)
     first = beats.until_us(0)
@@ -239,7 +242,8 @@ def test_a_sign_of_life_that_its_owner_never_sent_does_not_break_it() -> None:
     assert beats.until_us(1) == first + 1_000
 
 
-# --- An operator has a position passed over -----------------------------------------------------------------------------------
+# --- An operator has a position skipped
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_newer_command_stops_a_replica_until_an_operator_has_it_skipped() -> None:
@@ -260,7 +264,7 @@ def test_a_newer_command_stops_a_replica_until_an_operator_has_it_skipped() -> N
     in_virtual_time(body)
 
 
-def test_a_replica_that_applied_a_skipped_position_stops_and_is_built_without_it() -> None:
+def test_a_replica_that_applied_a_skipped_position_stops_and_is_rebuilt_without_it() -> None:
     """Replicas that can read the command and those that cannot are the same behind the skip."""
 
     async def body(log: ScriptedLog) -> None:
@@ -285,7 +289,7 @@ def test_a_replica_that_applied_a_skipped_position_stops_and_is_built_without_it
     in_virtual_time(body)
 
 
-def test_a_machine_that_fails_at_a_position_goes_on_without_it() -> None:
+def test_a_machine_that_fails_at_a_position_continues_without_it() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log, seed=1) as replica:
             await replica.execute(b"a")
@@ -299,7 +303,7 @@ def test_a_machine_that_fails_at_a_position_goes_on_without_it() -> None:
     in_virtual_time(body)
 
 
-def test_a_command_that_its_machine_refuses_fails_for_its_sender_alone() -> None:
+def test_a_command_that_its_machine_refuses_fails_only_for_its_sender() -> None:
     class Strict(Sequence):
         def apply(self, at: GLSN, command: bytes) -> int:
             if command == b"wrong":
@@ -318,7 +322,7 @@ def test_a_command_that_its_machine_refuses_fails_for_its_sender_alone() -> None
     in_virtual_time(body)
 
 
-def test_a_topic_of_snapshots_passes_over_what_is_none(tmp_path: Path) -> None:
+def test_a_topic_of_snapshots_skips_entries_that_are_none(tmp_path: Path) -> None:
     async def story() -> None:
         cluster = EmbeddedCluster(tmp_path, system_environment(synced=False), sync=False)
         await cluster.start()

@@ -1,5 +1,8 @@
-"""Door: frames of a peer that is not one of ours. Before, 20 bytes on a connection made the receiver fill a MiB, nothing bounded
-the connections or ended a frame that never came to its end, and a frame that was changed on its way was believed."""
+"""Attack surface: frames of a peer outside of the cluster.
+
+Before, 20 bytes on a connection made the receiver fill a MiB, nothing bounded the connections or ended a frame that
+never completed, and a frame that was altered in transit was accepted.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def run_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
 
 
 class Service:
-    """Answers every request, and remembers its connections and how large the payloads were."""
+    """Answers every request, and records its connections and the sizes of the payloads."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.transport = TcpTransport(HERE, limits=limits)
@@ -86,7 +89,7 @@ class Service:
 
 
 def claim(meta_bytes: int, payload_bytes: int) -> bytes:
-    """The header alone of a frame, which claims that so much follows."""
+    """Only the header of a frame, which claims that this much follows."""
     length = HEADER_BYTES - 4 + meta_bytes + payload_bytes
     head = struct.pack("<IBBHIII", length, PROTOCOL_VERSION, REQUEST, 1, 1, HERE, meta_bytes)
     return head + bytes(HEADER_BYTES - len(head))
@@ -104,7 +107,7 @@ async def dialled(server: TcpServer) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def wait_ended(reader: asyncio.StreamReader) -> None:
-    """Until the server has closed the connection, by whatever means."""
+    """Wait until the server has closed the connection, in any way."""
     with contextlib.suppress(ConnectionError):
         while await reader.read(4096):
             pass
@@ -114,7 +117,7 @@ async def wait_ended(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("after", [b"", HELLO_FRAME], ids=["unknown", "known"])
-def test_a_header_alone_makes_the_receiver_hold_next_to_nothing(run_on: Run, after: bytes) -> None:
+def test_a_header_alone_makes_the_receiver_allocate_next_to_nothing(run_on: Run, after: bytes) -> None:
     async def body() -> None:
         service = Service()
         async with service.served() as server:
@@ -152,7 +155,7 @@ def test_a_header_alone_makes_the_receiver_hold_next_to_nothing(run_on: Run, aft
     ),
     st.lists(st.integers(1, 10_000), max_size=40),
 )
-def test_no_bytes_make_a_reader_hold_more_than_a_multiple_of_what_arrived(
+def test_no_bytes_make_a_reader_allocate_more_than_a_multiple_of_what_arrived(
     parts: list[bytes], pieces: list[int]
 ) -> None:
     reader = FrameReader(memoryview(bytearray(8 * KIB)), lambda *frame: None)
@@ -167,7 +170,7 @@ def test_no_bytes_make_a_reader_hold_more_than_a_multiple_of_what_arrived(
             assert reader.held_bytes <= 2 * FIRST_BYTES + GROWTH * at
 
 
-def test_a_large_payload_has_its_place_at_once_and_is_copied_nowhere() -> None:
+def test_a_large_payload_has_its_place_at_once_and_is_never_copied() -> None:
     places: list[bytearray] = []
 
     def take(kind: int, number: int, request: int, cluster: int, meta: Buffer, payload: bytearray) -> None:
@@ -206,7 +209,7 @@ def test_a_large_frame_before_the_hello_ends_the_connection(
     assert "not known yet" in caplog.text
 
 
-def test_the_first_request_of_a_peer_of_ours_may_be_large(run_on: Run) -> None:
+def test_the_first_request_of_a_peer_of_the_cluster_may_be_large(run_on: Run) -> None:
     async def body() -> None:
         service = Service()
         async with service.served() as server:
@@ -218,7 +221,7 @@ def test_the_first_request_of_a_peer_of_ours_may_be_large(run_on: Run) -> None:
     run_on(body())
 
 
-def test_a_hello_of_another_cluster_makes_nobody_known(run_on: Run) -> None:
+def test_a_hello_of_another_cluster_identifies_no_peer(run_on: Run) -> None:
     async def body() -> None:
         service = Service()
         async with service.served() as server:
@@ -235,7 +238,7 @@ def test_a_hello_of_another_cluster_makes_nobody_known(run_on: Run) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", claim(100, 0)[:10], claim(100, 0)], ids=["nothing", "part", "header"])
-def test_a_connection_that_never_says_hello_is_closed(
+def test_a_connection_that_never_sends_hello_is_closed(
     run_on: Run, said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -251,7 +254,7 @@ def test_a_connection_that_never_says_hello_is_closed(
     assert "peer=127.0.0.1:" in caplog.text
 
 
-def test_a_frame_that_does_not_come_to_its_end_ends_its_connection(
+def test_a_frame_that_never_completes_ends_its_connection(
     run_on: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -281,7 +284,7 @@ def test_a_known_peer_may_be_silent(run_on: Run) -> None:
 
 
 class Peer:
-    """What a guard asks of a connection."""
+    """What a guard requires of a connection."""
 
     def __init__(self, *, known: bool = True, reading_paused: bool = False) -> None:
         self.known = known
@@ -303,14 +306,14 @@ def test_the_time_in_which_we_do_not_read_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "reported"),
     [
         (ConnectionLimits(connections_max=3), "this server has 3 connections"),
         (ConnectionLimits(connections_per_host_max=3), "127.0.0.1 has 3 connections here"),
     ],
 )
-def test_a_connection_beyond_the_bound_is_closed_and_the_others_go_on(
-    run_on: Run, caplog: pytest.LogCaptureFixture, limits: ConnectionLimits, told: str
+def test_a_connection_beyond_the_bound_is_closed_and_the_others_continue(
+    run_on: Run, caplog: pytest.LogCaptureFixture, limits: ConnectionLimits, reported: str
 ) -> None:
     async def body() -> None:
         service = Service(limits)
@@ -333,7 +336,7 @@ def test_a_connection_beyond_the_bound_is_closed_and_the_others_go_on(
 
     with caplog.at_level(logging.WARNING, "varlog.rpc"):
         run_on(body())
-    assert told in caplog.text
+    assert reported in caplog.text
     assert "peer=127.0.0.1:" in caplog.text
 
 
@@ -377,7 +380,7 @@ def test_beyond_the_bound_on_unread_bytes_the_oldest_unfinished_frame_goes(
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=60))
-def test_the_guard_counts_what_is_held_whatever_happens(steps: list[tuple[int, int]]) -> None:
+def test_the_guard_counts_what_is_buffered_whatever_happens(steps: list[tuple[int, int]]) -> None:
     guard: ConnectionGuard[Peer] = ConnectionGuard(ConnectionLimits(unread_bytes_max=100))
     peers = [Peer() for _ in range(6)]
     for number, (which, held_bytes) in enumerate(steps):
@@ -395,7 +398,7 @@ def test_the_guard_counts_what_is_held_whatever_happens(steps: list[tuple[int, i
     assert (guard.unread_bytes, guard.per_host) == (0, {})
 
 
-def test_the_log_tells_of_a_flood_in_few_lines() -> None:
+def test_the_log_reports_a_flood_in_few_lines() -> None:
     lines = LineLimit(lines=3, per_s=10.0)
     assert sum(lines.allows("refused", number / 1000) for number in range(1000)) == 3
     assert lines.left_out("refused") == 997
@@ -422,7 +425,7 @@ BATCH = bytes(pack([b"an entry"], producer=ProducerID(1), sequence=2, time_us=3)
 
 
 @given(st.integers(0, 8 * (len(framed(BATCH)) - len(BATCH) + 64) - 1))
-def test_no_flipped_bit_of_a_control_message_is_believed(bit: int) -> None:
+def test_no_flipped_bit_of_a_control_message_is_accepted(bit: int) -> None:
     """Nor one of the header of a batch, which is not signed before the primary has placed it."""
     changed = bytearray(framed(BATCH))
     assert taken_of(bytes(changed)) == [BATCH]
@@ -431,7 +434,7 @@ def test_no_flipped_bit_of_a_control_message_is_believed(bit: int) -> None:
         assert taken_of(bytes(changed)) == []
 
 
-def test_a_frame_in_many_pieces_is_checked_before_its_payload_is_whole() -> None:
+def test_a_frame_in_many_pieces_is_checked_before_its_payload_is_complete() -> None:
     data = bytearray(framed(BATCH + bytes(MIB)))
     data[HEADER_BYTES] ^= 1
     reader = FrameReader(memoryview(bytearray(4096)), lambda *frame: None)
@@ -486,12 +489,12 @@ def test_corrupt_frames_of_nodes_repository_and_manager_are_a_metric(monkeypatch
     assert found == {"node 1": 1, "node 2": 2, "repository": 3, "manager": 4}
 
 
-def test_a_client_does_not_believe_a_corrupt_answer(run_on: Run) -> None:
+def test_a_client_does_not_accept_a_corrupt_reply(run_on: Run) -> None:
     async def body() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(len(HELLO_FRAME) + len(framed(b"")))
             changed = bytearray(frame_head(2, number_of[Done], 1, HERE, encode(Done())))
-            changed[8] ^= 2  # the answer to another request
+            changed[8] ^= 2  # the reply to another request
             writer.write(changed)
             await wait_ended(reader)
             writer.close()

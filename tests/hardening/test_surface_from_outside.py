@@ -1,7 +1,8 @@
-"""Doors that stood open, through processes, sockets and public names alone, so that each can be tried on any version.
+"""Attack surface, through processes, sockets and public names alone.
 
-Before, 20 bytes on a connection made a server hold a MiB, an error text of a peer wrote lines of its own into the log, six bytes in
-a topic stopped every recipe on it for good, and every user of the machine could read the files of a log.
+So each test can be run on any version. Before, 20 bytes on a connection made a server use a MiB, an error text of a
+peer wrote lines of its own into the log, six bytes in a topic stopped every recipe on it permanently, and every user of
+the machine could read the files of a log.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CONNECTIONS = 200
 
 @pytest.mark.process
 def test_surface_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
-    """Each of them claims the longest frame there is, and nothing follows."""
+    """Each of them claims the longest possible frame, and nothing follows."""
     head = struct.pack("<IBBHIII", FRAME_BYTES_MAX, PROTOCOL_VERSION, 1, 1, 1, 1, FRAME_META_BYTES_MAX).ljust(
         HEADER_BYTES, b"\0"
     )
@@ -52,23 +53,24 @@ def test_surface_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
         f"--store={tmp_path / 'metadata.db'}",
         "--listen=127.0.0.1:0",
     ]
-    with started(arguments, "ready", module="varlog.cli.serve") as (process, told), ExitStack() as stack:
-        address = told.split()[-1]
+    with started(arguments, "ready", module="varlog.cli.serve") as (process, ready), ExitStack() as stack:
+        address = ready.split()[-1]
         host, _, port = address.rpartition(":")
         server = psutil.Process(process.pid)
         asyncio.run(ask(address))
         before = server.memory_info().rss
         for _ in range(CONNECTIONS):
             stack.enter_context(socket.create_connection((host, int(port)))).sendall(head)
-        asyncio.run(ask(address))  # meanwhile all of it has arrived
+        asyncio.run(ask(address))  # by now all of it has arrived
         grown = server.memory_info().rss - before
     print(f"{CONNECTIONS * len(head)} bytes made the server hold {grown / MIB:.1f} MiB more")
     assert grown < CONNECTIONS * MIB // 8
 
 
 @pytest.mark.process
-def test_surface_log_lines_a_text_of_a_peer_writes_no_line_of_its_own() -> None:
-    """A storage node that refuses the manager, with words that look like a line of the log and clear the screen."""
+def test_surface_log_lines_an_error_text_of_a_peer_writes_no_line_of_its_own() -> None:
+    """A storage node that refuses the manager, with a message that looks like a line of the log and clears the
+    screen."""
     forged = b"2026-11-18\t00:00:00,000\tINFO\tvarlog.manager\teverything\tis\tfine"
 
     def refuse(call: Call | None, message: Message, payload: bytearray) -> None:
@@ -123,7 +125,7 @@ def test_surface_foreign_entries_six_bytes_stop_no_recipe(tmp_path: Path) -> Non
     assert counted == 5
 
 
-def test_surface_file_modes_nobody_else_can_read_or_list_what_a_log_keeps(tmp_path: Path) -> None:
+def test_surface_file_modes_no_other_user_can_read_or_list_the_files_of_a_log(tmp_path: Path) -> None:
     async def story() -> dict[str, int]:
         async with await open_log(tmp_path / "log", "orders") as log:
             await log.append(b"secret")

@@ -1,5 +1,7 @@
-"""Door: the local sockets of servers. Before, they had abstract names: every user of the machine could connect to every server, and
-send it any request."""
+"""Attack surface: the local sockets of servers.
+
+Before, they had abstract names: every user of the machine could connect to every server, and send it any request.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ from varlog.rpc.transport import Call, Connection, Handler
 HERE = ClusterID(7)
 APPEND = Append(LogStreamID(1))
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of peers on Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the user of a peer")
 
 
 @pytest.fixture(autouse=True)
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of the sockets for each test; not under tmp_path, whose name may be too long for a socket."""
+    """A directory of sockets for each test; not under tmp_path, whose name may be too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="vl-") as short:
         path = Path(short, "run")
         monkeypatch.setenv("VARLOG_RUNTIME_DIR", str(path))
@@ -64,7 +66,7 @@ async def peer_seen(address: str, came: list[Connection]) -> str:
     return came[-1].peer
 
 
-def test_a_server_has_no_abstract_name_and_its_socket_is_for_its_user_alone(directory: Path) -> None:
+def test_a_server_has_no_abstract_name_and_its_socket_is_private_to_its_user(directory: Path) -> None:
     async def body() -> None:
         async with served([]) as server:
             host, port = split_address(server.address)
@@ -85,7 +87,7 @@ def test_a_server_has_no_abstract_name_and_its_socket_is_for_its_user_alone(dire
 def test_a_process_of_another_user_is_turned_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The mode of the directory keeps it out; if that were changed, the server asks the kernel who it is."""
+    """The mode of the directory keeps it out; if that were changed, the server asks the kernel for its user."""
 
     async def body() -> None:
         came: list[Connection] = []
@@ -104,7 +106,7 @@ def test_a_process_of_another_user_is_turned_away(
 
 
 @pytest.mark.parametrize("harm", ["symlink", "file", "owner"])
-def test_a_directory_that_is_not_surely_ours_is_not_used(
+def test_a_directory_that_may_belong_to_another_user_is_not_used(
     directory: Path,
     tmp_path: Path,
     harm: str,
@@ -151,14 +153,16 @@ def test_the_directory_is_that_of_the_session_or_one_of_the_user(
 
 
 def test_two_network_namespaces_share_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have their ports for themselves, and the file system in common."""
+    """They have separate ports, and the file system in common."""
     ours = local.name_of("127.0.0.1", 7100)
     assert str(os.stat("/proc/self/ns/net").st_ino) in (ours or "")
     monkeypatch.setattr(local, "_namespace", lambda: 1)
     assert local.name_of("127.0.0.1", 7100) != ours
 
 
-def test_a_directory_with_too_long_a_name_leaves_tcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_long_a_directory_name_only_tcp_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("d" * 100)
     monkeypatch.setenv("VARLOG_RUNTIME_DIR", str(deep))
     assert local.name_of("127.0.0.1", 7100) is None
@@ -181,7 +185,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.process
-def test_what_a_killed_server_left_is_replaced_and_in_time_removed(
+def test_the_socket_of_a_killed_server_is_replaced_and_eventually_removed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for port in ("7101", "7102"):
@@ -199,12 +203,12 @@ def test_what_a_killed_server_left_is_replaced_and_in_time_removed(
     other = local.name_of("127.0.0.1", 7103)
     assert other is not None
     local.listen(other, 1).close()
-    # What the killed one left is gone, and what is served is not.
+    # What the killed one left is gone, and the sockets in use are not.
     assert {path.name for path in directory.iterdir()} == {Path(name).name, Path(other).name}
     wire.close()
 
 
-def test_a_name_that_is_served_is_not_taken() -> None:
+def test_a_name_in_use_is_not_taken_over() -> None:
     name = local.name_of("127.0.0.1", 7100)
     assert name is not None
     with local.listen(name, 1), pytest.raises(OSError) as refused:
@@ -212,7 +216,7 @@ def test_a_name_that_is_served_is_not_taken() -> None:
     assert refused.value.errno == errno.EADDRINUSE
 
 
-def test_a_client_that_comes_while_the_server_ends_finds_the_port_or_nobody() -> None:
+def test_a_client_that_comes_while_the_server_ends_finds_the_port_or_nothing() -> None:
     async def body() -> None:
         came: list[Connection] = []
         async with served(came) as server:

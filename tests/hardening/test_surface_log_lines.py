@@ -1,5 +1,8 @@
-"""Door: a value from outside in a log line. Before, a topic's name or an error text with a line break forged log lines, and
-one with an escape sequence drove the terminal that showed the log."""
+"""Attack surface: values from outside in log lines.
+
+Before, a topic's name or an error text with a line break forged log lines, and one with an escape sequence controlled
+the terminal that showed the log.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def test_the_message_itself_is_escaped() -> None:
     assert logfmt("lost\nconnection") == r"lost\nconnection"
 
 
-def test_a_huge_value_is_cut() -> None:
+def test_a_huge_value_is_truncated() -> None:
     assert len(logfmt("made", topic="x" * 1_000_000)) < VALUE_CHARS_MAX + 100
 
 

@@ -1,5 +1,7 @@
-"""Door: secrets on the command line. Before, `vsn start --cluster-key=…` was taken: every user of the machine could read the key
-in the list of processes."""
+"""Attack surface: secrets on the command line.
+
+Before, `vsn start --cluster-key=…` was accepted: every user of the machine could read the key in the list of processes.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,16 @@ def started(volume: Path, *more: str) -> list[str]:
 def test_a_cluster_key_on_the_command_line_is_refused_and_the_remedy_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(vsn, started(tmp_path, "--cluster-key=secret"))
     assert result.exit_code == 2
-    told = result.output
-    assert "--cluster-key-file" in told and "VARLOG_CLUSTER_KEY" in told
-    assert "=secret" not in told
+    output = result.output
+    assert "--cluster-key-file" in output and "VARLOG_CLUSTER_KEY" in output
+    assert "=secret" not in output
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_help_names_the_file_and_not_the_value() -> None:
-    told = CliRunner().invoke(vsn, ["start", "--help"], env={"COLUMNS": "200"}).output
-    assert "--cluster-key-file" in told
-    assert "--cluster-key " not in told
+    output = CliRunner().invoke(vsn, ["start", "--help"], env={"COLUMNS": "200"}).output
+    assert "--cluster-key-file" in output
+    assert "--cluster-key " not in output
 
 
 def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("way", ["file", "environment"])
-def test_the_key_comes_by_a_file_or_the_environment_and_is_in_no_argument(tmp_path: Path, way: str) -> None:
+def test_the_key_comes_from_a_file_or_the_environment_and_is_in_no_argument(tmp_path: Path, way: str) -> None:
     volume, key = tmp_path / "volume", tmp_path / "key"
     volume.mkdir()
     key.write_text("secret\n", "utf-8")

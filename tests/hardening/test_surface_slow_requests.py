@@ -1,5 +1,8 @@
-"""390 bytes kept a proxy's appends at 429 for a minute: a head that announces a large body took the room of all of it, and neither
-heads nor bodies that never end were ended. One client could also take every connection there is."""
+"""Attack surface: requests that are slow or never end.
+
+390 bytes kept a proxy's appends at 429 for a minute: a head that announces a large body reserved the space of all of
+it, and neither heads nor bodies that never end were ended. One client could also occupy every connection.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ HEAD = b"POST /v1/topics/orders/entries?timeout=60 HTTP/1.1\r\nHost: localhost\r
 
 
 def quick() -> ProxyLimits:
-    """Times so short that a test can wait for them; what is claimed is that they end, not when."""
+    """Times short enough for a test to wait for; the claim is that requests end, not when."""
     return ProxyLimits(head_s=0.2, body_window_s=0.2, slow_s=0.3)
 
 
@@ -41,7 +44,7 @@ async def connected(
 
 
 async def trickle(writer: asyncio.StreamWriter, piece: bytes, every_s: float) -> None:
-    """Until it is cut off."""
+    """Wait until it is cut off."""
     with contextlib.suppress(OSError):
         while not writer.is_closing():
             writer.write(piece)
@@ -50,7 +53,7 @@ async def trickle(writer: asyncio.StreamWriter, piece: bytes, every_s: float) ->
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
-    """The status and problem that a connection is ended with."""
+    """The status and problem with which a connection is ended."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
     return int(head.split()[1]), json.loads(await reader.readexactly(int(length.split()[1])))
@@ -67,7 +70,8 @@ async def append(port: int, body: bytes = b"x") -> int:
 
 @pytest.mark.process
 def test_390_bytes_do_not_keep_others_from_appending(tmp_path: Path) -> None:
-    """Three heads that announce 64 MiB together, to a proxy with its default limits: others append, and the three are ended."""
+    """Three heads that announce 64 MiB together, to a proxy with its default limits: others append, and the three are
+    ended."""
 
     async def story(port: int) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -87,15 +91,15 @@ def test_390_bytes_do_not_keep_others_from_appending(tmp_path: Path) -> None:
                 status, problem = await answer(reader)
                 assert status == 408 and problem["outcome"] == "none"
 
-    with started(["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0"], "ready") as (_, told):
-        port = int(told.split()[1].rpartition(":")[2])
+    with started(["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0"], "ready") as (_, ready):
+        port = int(ready.split()[1].rpartition(":")[2])
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
             assert http.post("/v1/topics", json={"name": "orders"}).status_code == 201
         asyncio.run(asyncio.wait_for(story(port), PATIENCE_S))
 
 
 def test_bytes_that_arrived_count_until_their_request_is_over(tmp_path: Path) -> None:
-    """Memory stays bounded: what was really sent has its room, and no place until it is complete."""
+    """Memory stays bounded: bytes that really arrived reserve space, and no place until the body is complete."""
 
     async def story(proxy: LiveProxy) -> None:
         admission = proxy.app.state.admission
@@ -154,7 +158,7 @@ def test_a_request_that_trickles_is_ended(tmp_path: Path, begin: bytes, piece: b
     with_live_proxy(tmp_path, story, limits=quick())
 
 
-def test_a_body_that_is_slow_and_steady_is_taken(tmp_path: Path) -> None:
+def test_a_body_that_is_slow_and_steady_is_accepted(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with connected(proxy.port, HEAD + b"Content-Length: 20\r\n\r\n") as (reader, writer):
             for _ in range(20):
@@ -165,8 +169,9 @@ def test_a_body_that_is_slow_and_steady_is_taken(tmp_path: Path) -> None:
     with_live_proxy(tmp_path, story, limits=ProxyLimits(body_window_s=0.4, body_bytes_s_min=5))
 
 
-def test_a_body_that_nobody_waits_for_is_not_read_for_long(tmp_path: Path) -> None:
-    """The answer was given before the body had ended: what is left of it is read for a moment, and then the connection is cut."""
+def test_a_body_after_its_response_is_not_read_for_long(tmp_path: Path) -> None:
+    """The response was sent before the body had ended: the rest of it is read for a moment, and then the connection is
+    cut."""
 
     async def story(proxy: LiveProxy) -> None:
         head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -179,8 +184,8 @@ def test_a_body_that_nobody_waits_for_is_not_read_for_long(tmp_path: Path) -> No
     with_live_proxy(tmp_path, story, limits=quick())
 
 
-def test_an_answer_that_is_not_taken_is_dropped(tmp_path: Path) -> None:
-    """A page of the log is in memory until it is taken: a client that asks for many, and reads none, is cut off."""
+def test_a_response_that_is_not_read_is_dropped(tmp_path: Path) -> None:
+    """A page of the log is in memory until it is read: a client that requests many, and reads none, is cut off."""
 
     async def story(proxy: LiveProxy) -> None:
         await (await proxy.log()).append_batch([b"x" * MIB] * 6)
@@ -228,7 +233,7 @@ def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
     with_live_proxy(tmp_path, story)
 
 
-def test_one_client_cannot_take_every_connection(tmp_path: Path) -> None:
+def test_one_client_cannot_occupy_every_connection(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(6):
@@ -288,7 +293,7 @@ def test_a_message_that_is_not_finished_is_ended(tmp_path: Path, begin: Begin) -
     with_live_proxy(tmp_path, story, limits=quick())
 
 
-def test_an_unfinished_message_has_its_room_and_a_finished_one_gives_it_back(tmp_path: Path) -> None:
+def test_an_unfinished_message_reserves_space_and_a_finished_one_releases_it(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         admission = proxy.app.state.admission
         async with proxy.socket("follow=false") as socket:
@@ -304,7 +309,7 @@ def test_an_unfinished_message_has_its_room_and_a_finished_one_gives_it_back(tmp
     with_live_proxy(tmp_path, story)
 
 
-def test_pings_of_a_client_that_takes_nothing_do_not_pile_up(tmp_path: Path) -> None:
+def test_pings_of_a_client_that_reads_nothing_do_not_pile_up(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with proxy.socket("follow=false", close_timeout=0.1) as socket:
             socket.transport.pause_reading()

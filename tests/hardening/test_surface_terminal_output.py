@@ -1,5 +1,8 @@
-"""An entry, a name or an error of somebody else could drive the terminal of the person who looked at it: escape sequences, lines
-that look like others, and markup of tables were printed as they came."""
+"""Attack surface: terminals.
+
+An entry, a name or an error from someone else could control the terminal of the person who displayed it: escape
+sequences, lines that look like others, and markup of tables were printed unescaped.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 def on_terminal(arguments: list[str]) -> bytes:
-    """What a terminal is sent."""
+    """The bytes that a terminal receives."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *arguments],
@@ -54,7 +57,7 @@ def on_terminal(arguments: list[str]) -> bytes:
         while piece := os.read(leader, 65536):
             sent += piece
     except OSError:
-        pass  # how a terminal says that nobody writes to it any more
+        pass  # how a terminal reports that its other side is closed
     finally:
         process.wait(PATIENCE_S)
         os.close(leader)

@@ -1,5 +1,7 @@
-"""A value that looks like a record of the repository's journal: the search for newer commits found it, and the repository never
-started again. Records are looked for at sector boundaries only, and every sector has the file's salt, which nobody else knows.
+"""Attack surface: a value that looks like a record of the repository's journal.
+
+The search for newer commits found it, and the repository never started again. Records are searched at sector boundaries
+only, and every sector has the file's salt, which is secret.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def _format_2(number: int, salt: bytes, place: int) -> bytes:
 
 
 def _values(salt: bytes) -> list[bytes]:
-    """Every kind of record, at every distance from a sector boundary that matters, and far larger numbers than there are."""
+    """Every kind of record, at every relevant distance from a sector boundary, and with far larger numbers than
+    exist."""
     looks = [*(_format_2(1000, salt, place) for place in (2, 3, 4, 5)), _format_1(1000) * 3]
     return [bytes(shift) + look * 2 for look in looks for shift in (0, 7, 58, 4038, 4096)]
 
@@ -38,7 +41,8 @@ def _values(salt: bytes) -> list[bytes]:
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("salted", [False, True])
 def test_a_value_that_looks_like_a_record_is_a_value(tmp_path: Path, salted: bool, torn: bool) -> None:
-    """Even if the salt were known. `torn`: the newest record is one, so that the search goes through what is behind it."""
+    """Even if the salt were known. `torn`: the newest record is torn, so that the search covers everything behind
+    it."""
     path = tmp_path / "repository" / "metadata.db"
     path.parent.mkdir()
     expected: dict[str, bytes] = {}

@@ -1,5 +1,8 @@
-"""Any web page could read and change everything through a proxy in reach of the browser: by a name of its own that it let resolve
-to the proxy's address (DNS rebinding), and, from an old browser, by a plain form."""
+"""Attack surface: web pages in a browser that can reach the proxy.
+
+Any page could read and change everything through a proxy: by a name of its own that resolves to the proxy's address
+(DNS rebinding), and, from an old browser, by a plain form.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +107,8 @@ def test_two_hosts_or_none_are_refused(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_process_answers_for_its_public_names_and_says_which(tmp_path: Path) -> None:
     arguments = ["proxy", "--data", str(tmp_path), "--listen", "0.0.0.0:0", "--public-name", "log.example"]
-    with started(arguments, "ready") as (process, told):
-        port = told.split()[1].rpartition(":")[2]
+    with started(arguments, "ready") as (process, ready):
+        port = ready.split()[1].rpartition(":")[2]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
             assert http.get("/health/live").status_code == 200
             assert http.get("/health/live", headers={"Host": f"log.example:{port}"}).status_code == 200
@@ -191,7 +194,7 @@ def test_a_form_of_an_old_browser_that_names_no_origin_is_refused(tmp_path: Path
         (None, "null", 403),
     ],
 )
-def test_a_socket_of_a_foreign_page_is_not_opened(
+def test_a_websocket_of_a_foreign_page_is_not_opened(
     tmp_path: Path, host: str | None, origin: str, status: int
 ) -> None:
     async def story(proxy: LiveProxy) -> None:
@@ -207,8 +210,8 @@ def test_a_socket_of_a_foreign_page_is_not_opened(
     with_live_proxy(tmp_path, story)
 
 
-def test_no_answer_invites_other_sites(tmp_path: Path) -> None:
-    """No CORS header anywhere; every answer keeps its type, and no other site may embed it."""
+def test_no_response_admits_other_sites(tmp_path: Path) -> None:
+    """No CORS header anywhere; every response keeps its type, and no other site may embed it."""
 
     async def story(proxy: Proxy) -> None:
         for path in ("/", ENTRIES, "/v1/status", "/nowhere", "/metrics", "/openapi.json", "/static/api.js"):
@@ -223,7 +226,8 @@ def test_no_answer_invites_other_sites(tmp_path: Path) -> None:
     with_proxy(tmp_path, story)
 
 
-# --- What else a request can be made of -----------------------------------------------------------------------------------
+# --- Other malformed requests
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,8 +243,8 @@ def test_no_answer_invites_other_sites(tmp_path: Path) -> None:
         b"Transfer-Encoding : chunked\r\n",
     ],
 )
-def test_a_body_of_two_lengths_is_no_request(tmp_path: Path, framing: bytes) -> None:
-    """Another proxy on the way may believe the other one, and take what follows for a request of somebody else."""
+def test_a_body_with_two_lengths_is_rejected(tmp_path: Path, framing: bytes) -> None:
+    """A proxy in between may use the other length, and treat the rest as a request of another client."""
 
     async def story(proxy: LiveProxy) -> None:
         smuggled = b"POST /v1/topics/orders/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
@@ -288,7 +292,8 @@ def test_paths_names_and_bodies_stay_what_they_are(tmp_path: Path) -> None:
 
 # --- In a browser ---------------------------------------------------------------------------------------------------------
 
-# What a page of another origin tries: read, append and subscribe by each way that a browser has. Returns what it got to see.
+# What a page of another origin tries: read, append and subscribe in each way that a browser has. Returns what it could
+# see.
 _TRIES = """async (proxy) => {
   const entries = proxy + '/v1/topics/orders/entries';
   const seen = [];
@@ -353,7 +358,7 @@ def test_in_chromium_no_page_of_another_site_reads_or_appends(tmp_path: Path, re
             context = await opened.new_context()
             tab = await context.new_page()
             if rebound:
-                # As after the name was made to resolve to the proxy: to the browser, page and proxy are one site.
+                # As after the name resolves to the proxy: to the browser, page and proxy are one site.
                 answer = await tab.goto(f"http://rebound.example:{proxy.port}/v1/status")
                 assert answer is not None and answer.status == 421
                 target = f"http://rebound.example:{proxy.port}"

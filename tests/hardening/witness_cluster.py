@@ -1,4 +1,7 @@
-"""A cluster in virtual time whose metadata can be put back in time, as a disk that lost its newest records does, or a copy."""
+"""A cluster in virtual time whose metadata can go back in time.
+
+Like a disk that lost its newest records, or a restored copy.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ async def read_all(cluster: SimCluster, topic: str) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Copy:
-    """The metadata as they were at some moment."""
+    """The metadata at some moment."""
 
     items: dict[str, bytes]
     term: int
@@ -53,14 +56,15 @@ class RewoundCluster(SimCluster):
         return Copy(dict(self._metadata.items), self._metadata.term)
 
     def restore(self, copy: Copy, *, term: int | None = None) -> None:
-        """The repository ends, its store is the copy, it starts again. `term`: as the store says; None: terms went on."""
+        """The repository ends, its store is the copy, it starts again. `term`: as in the store; None: terms have
+        continued."""
         self.repository.crash()
         self._metadata.items = dict(copy.items)
         self._metadata.term = self._metadata.term if term is None else term
         self.repository.boot()
 
     def lose_newest_cuts(self, count: int) -> None:
-        """What a disk does that lost the newest records of a journal: nothing else is older."""
+        """Like a disk that lost the newest records of a journal: nothing else is older."""
         self.repository.crash()
         cuts = sorted(key for key in self._metadata.items if key.startswith("cut/"))
         assert len(cuts) >= count, cuts
@@ -90,7 +94,7 @@ class RewoundCluster(SimCluster):
         return await connect_admin(self.transport, self.environment, REPOSITORY, timeout_s=30.0)
 
     async def two_streams(self) -> tuple[Log, LogStreamID, LogStreamID]:
-        """A topic of two log streams on two nodes with a copy each: that of node 1, and that of node 2."""
+        """A topic of two log streams on two nodes with one copy each: that of node 1, and that of node 2."""
         async with await self.admin() as admin:
             await admin.create_topic(TOPIC, streams=2)
         streams = {stream.replicas[0]: stream.log_stream for stream in (await self.view()).streams}
@@ -105,7 +109,7 @@ class RewoundCluster(SimCluster):
         return answer.high_watermark
 
     async def until(self, holds: Callable[[], object], within_s: float = 60.0) -> None:
-        """Until `holds()`, or what it returns when awaited, is true."""
+        """Wait until `holds()`, or what it returns when awaited, is true."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while True:
@@ -128,7 +132,7 @@ class RewoundCluster(SimCluster):
         return bool((await self.topic()).stopped)
 
     async def adopt_order(self) -> None:
-        """Take the order from the nodes, as an operator does, as soon as that is possible."""
+        """Adopt the order from the nodes, as an operator does, as soon as that is possible."""
 
         async def adopted() -> bool:
             async with await self.admin() as admin:
