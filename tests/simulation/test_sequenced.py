@@ -58,7 +58,7 @@ TOLD = (
     "sync complete",
     "reconfiguring",
     "joins log stream",
-    "replica is made anew",
+    "replica is rebuilt",
     "another sequencer takes over",
 )
 

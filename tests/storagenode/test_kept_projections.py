@@ -76,7 +76,7 @@ def test_what_no_disk_takes_is_not_said_to_be_kept(tmp_path: Path) -> None:
         await bench.start()
         repository = await bench.session()
         disk.full = True
-        with pytest.raises(Unavailable, match="no disk of node 1 takes"):
+        with pytest.raises(Unavailable, match="no disk of node 1 accepts"):
             await repository.connection.call(KeepProjection(proposal(1, 1)), timeout_s=TIMEOUT_S)
 
     run(tmp_path, story)

@@ -1,4 +1,7 @@
-"""[A7 A9] The metadata repository's session with this node: reports out, commits and trims in. One session at a time."""
+"""[A7 A9] CommitService: the metadata repository's session with this node.
+
+Reports out, commits and trims in; one session at a time.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,14 @@ from varlog.storagenode.committed.replica_machine import CommitGap
 from varlog.storagenode.term_rules import check_term
 from varlog.storagenode.topic_watermarks import TopicWatermarks
 
-# So long after a disk has refused a trim it is asked again.
+# After a disk has refused a trim, it is retried this much later.
 TRIM_RETRY_S: Final = 1.0
 
 _log = get_logger("session")
 
 
 class KnownToNode(NamedTuple):
-    """What a node tells at the start of a session besides its replicas: the largest ids it knows of, its copy of the view, and its
+    """What a node reports at the start of a session besides its replicas: the largest ids it knows, its copy of the view, and its
     log units."""
 
     largest_topic: TopicID = TopicID(0)
@@ -53,7 +56,7 @@ class KnownToNode(NamedTuple):
 
 
 class CommitService:
-    """Talks with the repository that has the newest term; an older one is refused (law 7)."""
+    """Serves the repository with the newest term; an older one is refused (law 7)."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class CommitService:
         self._epochs: dict[TopicID, Epoch] = dict(self._seen.epochs)
 
     def open(self, call: Call, request: OpenSession) -> None:
-        """A repository introduces itself; its session replaces any older one. Its term is durable here before it is believed."""
+        """A repository opens its session, which replaces any older one. Its term is durable here before it is accepted."""
         if (request.term, request.nonce) == (
             self._seen.term,
             self._seen.nonce,
@@ -108,7 +111,7 @@ class CommitService:
         self._begin(call)
 
     async def scrub_metadata(self) -> str:
-        """Write again what the node has seen of repositories, where it is not on disk any more; tells where, or ''."""
+        """Rewrite the witness file where it is damaged or missing; returns where, or ''."""
         async with self._keeping:
             seen = self._seen
             return (
@@ -122,8 +125,8 @@ class CommitService:
         return kept
 
     def keep_projection(self, call: Call, request: KeepProjection) -> None:
-        """The next projection of a topic. It is made once it is on disk here, or on another node of the chain: if the repository
-        forgets it, clients that act by it are not the only ones that know it."""
+        """The next projection of a topic. It takes effect once it is on disk here or on another node of the chain: if the
+        repository forgets it, clients that use it are not the only ones that know it."""
         if not self.is_from(call.connection):
             raise PreconditionFailed(
                 "a projection is kept for the metadata repository that is in session here"
@@ -137,16 +140,16 @@ class CommitService:
         if kept:
             call.reply(Done())
         else:
-            call.fail(Unavailable(f"no disk of node {self._node} takes the next projection"))
+            call.fail(Unavailable(f"no disk of node {self._node} accepts the next projection"))
 
     @property
     def proposed(self) -> tuple[Proposal, ...]:
-        """The newest projection of each topic that was about to be made."""
+        """The newest projection of each topic that was about to take effect."""
         return self._seen.proposed
 
     def record_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
-        """In which epochs the projections of sequenced topics are, as the repository told, or a client that writes by one: kept, to
-        be told to the next repository."""
+        """The epochs of the projections of sequenced topics, from the repository or from a client that writes by one: kept for the
+        next repository."""
         known = dict(self._epochs)
         newer = [(topic, epoch) for topic, epoch in topics if epoch > known.get(topic, NO_EPOCH)]
         if newer:
@@ -183,7 +186,7 @@ class CommitService:
         self._on_open()
 
     def restart_session(self, replica: Replica) -> None:
-        """A replica that the session does not know was opened: end it, so that the next one begins with what the replica knows."""
+        """A replica that the session does not know was opened: end the session, so that the next one begins with what it knows."""
         if self._session is not None and not self._session.closed:
             self._session.close()
         else:
@@ -200,11 +203,11 @@ class CommitService:
 
     @property
     def epochs(self) -> tuple[tuple[TopicID, Epoch], ...]:
-        """Of the newest projections that a repository told of."""
+        """The epochs of the newest projections that are known here."""
         return tuple(self._epochs.items())
 
     def known_marks(self) -> tuple[TopicMark, ...]:
-        """The newest order that this node knows of: what it heard, and what the newest commit context of each replica says."""
+        """The newest order that this node knows: what it received, and the newest commit context of each replica."""
         high: dict[TopicID, GLSN] = {}
         trimmed: dict[TopicID, GLSN] = {}
         for replica in self._replicas.values():
@@ -217,14 +220,14 @@ class CommitService:
         return tuple(TopicMark(topic, high[topic], trimmed[topic]) for topic in high)
 
     def list_rows(self, call: Call, request: ListRows) -> None:
-        """Whatever state the replica is in: a frozen one may be the only one that knows."""
+        """In any state of the replica: a frozen one may be the only one that knows."""
         replica = self._replicas.get(request.log_stream)
         if replica is None:
             raise UnknownLogStream(request.log_stream)
         replica.list_rows(call, request.llsn)
 
     def is_from(self, connection: Connection) -> bool:
-        """Whether the repository that this node talks with is at the other end."""
+        """Whether this is the connection of the present session."""
         return connection is self._session
 
     def send(self, message: Message) -> bool:
@@ -242,15 +245,15 @@ class CommitService:
     # --- reports -----------------------------------------------------------------------------------------------------
 
     def report_soon(self, replica: Replica) -> None:
-        """[A7] The first report of a turn of the loop leaves at once, for somebody waits for it; the rest of the turn's gather, and
-        leave as one message."""
+        """[A7] The first report in a turn of the loop is sent immediately, because an append waits for it; the others of the turn
+        are sent together as one message."""
         self._dirty[replica.log_stream] = replica
         if not self._flush_soon:
             self._flush()
             self._schedule_flush()
 
     def _confirm_soon(self) -> None:
-        """Marks were applied: the next message says so, and there is one."""
+        """Watermarks were applied: the next message confirms them, and is sent soon."""
         self._confirm = True
         self._schedule_flush()
 
@@ -267,7 +270,7 @@ class CommitService:
     def _flush(self) -> None:
         self._confirm = False
         dirty, self._dirty = self._dirty, {}
-        # Where nobody hears it: the next session starts with the points of every replica.
+        # Without a session it is lost, and the next session starts with the points of every replica.
         self.send(Reports(tuple(replica.report() for replica in dirty.values()), self._serial_applied))
 
     # --- commits -----------------------------------------------------------------------------------------------------
@@ -292,15 +295,15 @@ class CommitService:
 
     def _apply_marks(self, message: Commits) -> None:
         trimmed: dict[TopicID, GLSN] = {}
-        # The first message of a session may repeat a trim that was kept before: the repository wants that confirmed as well.
+        # The first message of a session may repeat a trim that was applied before: the repository needs that confirmed as well.
         confirm = message.serial == 1
         for mark in message.marks:
             self._marks.raise_high(mark.topic, mark.high_watermark)
             confirm |= self._marks.raise_trimmed(mark.topic, mark.trimmed)
             if mark.trimmed > NO_GLSN:
                 trimmed[mark.topic] = mark.trimmed
-        # Each replica by itself: one may have crashed before it kept a trim that another one here has kept. All marks in one pass:
-        # a busy node hears of hundreds of topics at once, and has a replica of each.
+        # Each replica by itself: one may have crashed before it persisted a trim that another one here has. All marks in one pass:
+        # a busy node receives those of hundreds of topics at once, and has a replica of each.
         trims = [
             (replica, glsn)
             for replica in (self._replicas.values() if trimmed else ())
@@ -316,7 +319,7 @@ class CommitService:
                 self._confirm_soon()
 
     def add_replica(self, replica: Replica) -> None:
-        """A replica is new here. What was trimmed before is told to nobody a second time, so it hears of it now (law 9)."""
+        """A replica is new here. Earlier trims are not sent again, so they are applied to it now (law 9)."""
         glsn = self._marks.trimmed(replica.topic)
         if replica.claim_trim(glsn):
             self._trims_under_way += 1
@@ -334,7 +337,7 @@ class CommitService:
         await asyncio.gather(*(self._trim_late(replica, glsn) for replica, glsn in late))
 
     async def _trim_late(self, replica: Replica, glsn: GLSN) -> None:
-        """A disk that is full or fails now may take the trim later."""
+        """A disk that is full or fails now may accept the trim later."""
         while True:
             await asyncio.sleep(TRIM_RETRY_S)
             if await replica.trim(glsn):

@@ -1,4 +1,4 @@
-"""StorageNodeConfig: what a storage node is told when it starts (R-SN-1)."""
+"""StorageNodeConfig: the configuration of a storage node (R-SN-1)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from varlog.model.limits import DISK_RESERVE_BYTES, SCRUB_BYTES_PER_S, SEGMENT_B
 
 @dataclass(frozen=True, slots=True)
 class StorageNodeConfig:
-    """`node` None: the id found on the volumes, or a new random one that is then kept. `advertise` "": where it listens.
+    """`node` None: the id found on the volumes, or a new random one, which is persisted. `advertise` "": where it listens.
     `disk_reserve_bytes`: what appends leave free on each volume, so that the node can still be administered when it is full.
-    `scrub_bytes_per_s` 0: no scrub; else one pass over everything, at most every `scrub_interval_s`."""
+    `scrub_bytes_per_s` 0: no scrub; otherwise one pass over everything, at most every `scrub_interval_s`."""
 
     cluster: ClusterID
     node: NodeID | None

@@ -1,7 +1,8 @@
-"""What others say of damage: a reader that got some, the manager that wants it mended. Owns the node's scrub.
+"""CorruptionService: damage reports of readers, repairs for the manager.
 
-Beside the passes over all bytes, the names of files are looked at every minute: a file that was deleted or replaced while it is
-open is sound to those who have it open, and gone at the next start. That costs two system calls per open file, and no read.
+It owns the node's scrub. Besides the passes over all bytes, the names of files are checked every minute: a file that was deleted or
+replaced while it is open is intact for the process that has it open, and gone at the next start. That costs two system calls per
+open file, and no read.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.sequenced.scrub import UnitScrub
 from varlog.storagenode.sequenced.unit import LogUnit
 
-# How often the names of files are looked at, if not more often because the scrub's interval is shorter.
+# How often the names of files are checked, unless the scrub's interval is shorter.
 NAME_CHECK_INTERVAL_S: Final = 60.0
 
 
 class CorruptionService:
-    """Both calls are answered before the work is done: ReplicaStatus.damage tells what is found, and what is left."""
+    """Both calls are answered before the work is done: ReplicaStatus.damage shows what is found, and what is left."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class CorruptionService:
         config: StorageNodeConfig,
         scrub_node: Callable[[], Awaitable[None]],
     ) -> None:
-        """`scrub_node` has the node's own small files looked at."""
+        """`scrub_node` checks the node's own metadata files."""
         self._node = node
         self._replicas = replicas
         self._units = units
@@ -60,7 +61,7 @@ class CorruptionService:
             _ = self._tasks.spawn("names", self._watch_names())
 
     async def _watch_names(self) -> None:
-        """Of every open file of this node, and of its own small files."""
+        """Of every open file of this node, and of its own metadata files."""
         while True:
             await asyncio.sleep(self._names_s)
             await self._tend_node()
@@ -70,7 +71,7 @@ class CorruptionService:
                 await unit.relink()
 
     async def close(self) -> None:
-        """After the node's tasks have ended: what the worker looks at just now is not taken from under it."""
+        """After the node's tasks have ended: nothing that the worker reads is closed under it."""
         await self._worker.close()
 
     def check_soon(self) -> None:
@@ -79,11 +80,11 @@ class CorruptionService:
         self._unit_scrub.check_soon()
 
     def unit_added(self) -> None:
-        """A node without units looks at none, and waits for the first."""
+        """The scrub of a node without units waits for the first."""
         self._unit_scrub.check_soon()
 
     def check_entries(self, call: Call, request: CheckEntries) -> None:
-        """A reader's word is not believed, but looked into."""
+        """A reader's report is not trusted, but checked."""
         if not 0 < request.begin < request.end:
             raise InvalidRequest(f"[{request.begin}, {request.end}) are no entries")
         unit = self._units.get(request.log_stream)
@@ -91,10 +92,10 @@ class CorruptionService:
         call.reply(Done())
 
     async def repair(self, request: RepairReplica, _payload: bytearray) -> Done:
-        """The sources in the order given, this node itself excepted."""
+        """From the sources in the given order, except this node."""
         replica = self._replica(request.log_stream)
         sources = [source for source in request.sources if source.node != self._node]
-        _ = self._tasks.spawn(f"mend/ls={request.log_stream}", replica.block_repair.repair(sources))
+        _ = self._tasks.spawn(f"repair/ls={request.log_stream}", replica.block_repair.repair(sources))
         return Done()
 
     def _replica(self, log_stream: LogStreamID) -> Replica:

@@ -1,9 +1,9 @@
-"""The node's lease (R-SEQ-13): whether it may answer for its log units now; asks for it, and has the repository's orders obeyed.
+"""NodeLease: whether the node may answer for its log units now (R-SEQ-13).
 
-It counts from when the node asked, by the node's own clock, and is taken to end a little early: so it is over here before it is
-over at the repository, however fast or slow either clock runs. An order takes effect in the same moment as the lease it came
-with, and a unit that the repository was not told of when it granted the lease has none: a unit never answers from a world that
-the repository has left.
+It requests the lease and applies the repository's orders. The lease counts from when the node requested it, by the node's own
+clock, and is considered to end a little early: so it ends here before it ends at the repository, however fast or slow either
+clock runs. An order takes effect at the same moment as the lease it came with, and a unit that the repository did not know when
+it granted the lease has none: a unit never answers from an epoch that the repository has left.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _log = get_logger("lease")
 
 
 class NodeLease:
-    """`send` hands a message to the repository that has a session with this node; False if none has. A node without units needs no
-    lease, and asks for none."""
+    """`send` passes a message to the repository that has a session with this node; False if none has. A node without units needs no
+    lease, and requests none."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class NodeLease:
         self._tasks = tasks
         self._send = send
         self._held = HeldLease()
-        self._granted = 0  # the stamp of the question that the lease answers
-        self._listed: dict[LogStreamID, int] = {}  # the stamp of the first question that listed each unit
+        self._granted = 0  # the stamp of the request that the lease answers
+        self._listed: dict[LogStreamID, int] = {}  # the stamp of the first request that listed each unit
         self._wake = asyncio.Event()
-        # Units whose orders are on their way to the disk.
+        # Units whose orders are being persisted.
         self._persisting: dict[LogStreamID, None] = {}
 
     @property
@@ -62,14 +62,14 @@ class NodeLease:
             raise NoLease(self._who)
 
     def forget(self, log_stream: LogStreamID) -> None:
-        """It is another unit now, of which the repository knows nothing yet."""
+        """It is another unit now, which the repository does not know yet."""
         self._listed.pop(log_stream, None)
 
     def start(self) -> None:
         _ = self._tasks.spawn("lease", self._run())
 
     def request_soon(self) -> None:
-        """A session began, a unit is new, or one has done what it was ordered to."""
+        """A session began, a unit is new, or one has applied its order."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -89,8 +89,8 @@ class NodeLease:
             self._listed = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
 
     def apply(self, lease: LeaseReply) -> None:
-        """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
-        over."""
+        """The repository's answer, or a message of its own. Orders first: with the lease alone a unit could answer in an epoch that
+        is over."""
         for order in lease.orders:
             unit = self._units.get(order.log_stream)
             if unit is not None and unit.order(order) and order.log_stream not in self._persisting:
@@ -104,10 +104,9 @@ class NodeLease:
     async def _persist_order(self, unit: LogUnit) -> None:
         try:
             await unit.persist_order()
-        except (
-            VarlogError
-        ) as refusal:  # it answers nobody meanwhile, and the next lease brings the order again
-            _log.warning(logfmt("an order cannot be kept now", log_stream=unit.log_stream, why=refusal))
+        except VarlogError as refusal:
+            # The unit does not answer meanwhile, and the next lease repeats the order.
+            _log.warning(logfmt("an order cannot be persisted now", log_stream=unit.log_stream, why=refusal))
         else:
             self.request_soon()
         finally:

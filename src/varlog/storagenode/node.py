@@ -1,4 +1,7 @@
-"""StorageNodeServer: one storage node: its volumes, replicas, log units and services; the order in which they start and stop."""
+"""StorageNodeServer: one storage node, and the order in which it starts.
+
+It owns the volumes, replicas, log units and services, and starts and stops them in order.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ M = TypeVar("M", bound=Message)
 
 # A removal that the disk refused is tried again after this.
 REMOVAL_RETRY_S = 1.0
-# So many replicas sync their commit rows after the delay that is configured.
+# Up to this many replicas sync their commit rows after the configured delay; with more, each waits longer.
 REPLICAS_SYNCING_AT_ONCE = 20
 
 _log = get_logger("node")
@@ -99,13 +102,13 @@ class StorageNodeServer:
         self._replicas: dict[LogStreamID, Replica] = {}
         self._units: dict[LogStreamID, LogUnit] = {}
         self._damaged: dict[LogStreamID, CorruptReplica] = {}
-        # Those of the damaged ones whose files show that they never held an entry; a part of the keys of `_damaged`.
+        # Those of `_damaged` whose files show that they never had an entry.
         self._blank: dict[LogStreamID, None] = {}
-        # Replicas and units whose disk failed when they were to be opened: a seal tries again.
+        # Replicas and units whose disk failed when they were opened: a seal retries.
         self._unopened: dict[LogStreamID, OSError] = {}
-        # Streams that are being made or removed now: neither twice at once.
+        # Streams that are being created or removed now, each once at a time.
         self._changing: dict[LogStreamID, None] = {}
-        # Units whose disk failed them, and which are looked after until it works again.
+        # Units whose disk failed, and which are retried until it works again.
         self._repairing: dict[LogStreamID, None] = {}
         self._marks = TopicWatermarks()
         self._pools: dict[Path, WorkerPool] = {}  # by volume
@@ -114,7 +117,7 @@ class StorageNodeServer:
 
     @property
     def address(self) -> str:
-        """Where others reach this node."""
+        """The address at which others reach this node."""
         return self._config.advertise or (self._server.address if self._server else self._config.listen)
 
     @property
@@ -156,14 +159,14 @@ class StorageNodeServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening, end every replica and unit in order, let go of the volumes."""
+        """Stop listening, close every replica and unit in order, release the volumes."""
         if self._server is not None:
             await self._server.close()
         await self._dispatcher.close()
         for unit in self._units.values():
             await unit.close(relink=True)
-        # What has lost its name since the last look would be missed at the next start. While the tasks run: one that is cut off in
-        # the middle of writing a file leaves memory behind the disk.
+        # A file that has lost its name since the last check would be missing at the next start. While the tasks run: one that is
+        # cancelled in the middle of writing a file leaves memory behind the disk.
         await self._scrub_node_files()
         await self._tasks.close()
         await self._corruption_service.close()
@@ -231,8 +234,8 @@ class StorageNodeServer:
         UnitService(units, self.reopen_stream).serve(calls)
 
     async def _scrub_node_files(self) -> None:
-        """The node's own small files are what memory knows. Found only at the next start, another one could keep the node from
-        starting, or have it believe an older repository."""
+        """Check the node's own metadata files against memory. Found only at the next start, damage could keep the node from
+        starting, or an older file could make it accept an older repository."""
         try:
             wrong = await self._read_worker.run(self._volumes.scrub_metadata)
             wrong += filter(
@@ -241,14 +244,14 @@ class StorageNodeServer:
         except StartupError as taken:
             _log.critical(logfmt("another process uses the files of this node", node=self.node, why=taken))
         except OSError as error:
-            _log.warning(logfmt("files cannot be looked at, or written again", node=self.node, why=error))
+            _log.warning(logfmt("files cannot be checked, or written again", node=self.node, why=error))
         else:
             if wrong:
                 _log.warning(logfmt("files written again", node=self.node, why="; ".join(wrong)))
 
     def _open_session(self, call: Call, request: OpenSession) -> None:
-        """The first session binds the node, and what is registered here, to the repository's cluster: durably, before the answer. A
-        repository of another cluster is refused."""
+        """The first session binds the node, and the streams that are registered here, to the repository's cluster, durably and
+        before the answer. A repository of another cluster is refused."""
         uuid, volumes = request.cluster_uuid, self._volumes
         volumes.check_cluster(uuid)
         if not uuid or not volumes.lacks_cluster(uuid, request.registered):
@@ -315,7 +318,7 @@ class StorageNodeServer:
     # --- replicas, units -----------------------------------------------------------------------------------
 
     def _make_worker(self, log_stream: LogStreamID, path: Path) -> Worker:
-        """Those of one volume share its threads: a disk that hangs must not hold up what lies on another."""
+        """The streams of one volume share its threads: a disk that hangs must not block those on another."""
         name, volume = f"lsid={log_stream}", path.parents[2]
         if self._environment.make_pool is None:
             return self._environment.make_worker(name)
@@ -324,13 +327,13 @@ class StorageNodeServer:
         return self._pools[volume].worker(name)
 
     async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
-        """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
+        """R-SN-3. A damaged replica does not keep the others from starting; its files stay unchanged."""
         worker = self._make_worker(log_stream, path)
         try:
             if self._volumes.is_foreign(log_stream):
                 uuid = self._volumes.cluster_of(log_stream)
                 raise CorruptReplica(
-                    str(path), f"it belongs to the cluster with UUID {uuid}, and stays as it is"
+                    str(path), f"it belongs to the cluster with UUID {uuid} and is left unchanged"
                 )
             if self._volumes.is_unit(log_stream):
                 await self._restore_unit(path, worker)
@@ -338,7 +341,7 @@ class StorageNodeServer:
                 await self._restore_replica(path, worker)
         except CorruptReplica as damaged:
             _log.critical(logfmt("replica is damaged", log_stream=log_stream, why=damaged))
-            # Asked first: a status between the two would show the replica twice.
+            # Before it is recorded as damaged: a status in between would show the replica twice.
             blank = await self._read_worker.run(lambda: self._volumes.is_blank(log_stream))
             self._damaged[log_stream] = damaged
             if blank:
@@ -363,7 +366,9 @@ class StorageNodeServer:
             lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, disk_space=disk_space)
         )
         trimmed = self._marks.trimmed(store.topic)
-        await worker.run(lambda: store.trim(trimmed))  # one that is opened late may have missed it (law 9)
+        await worker.run(
+            lambda: store.trim(trimmed)
+        )  # a replica that is opened late may have missed it (law 9)
         self._add_replica(store, worker)
         if store.opened:
             self.stream_opened(store.log_stream)
@@ -380,16 +385,15 @@ class StorageNodeServer:
         self._add_unit(store, worker, restored=True)
 
     async def reopen_stream(self, log_stream: LogStreamID) -> None:
-        """Try once more what the disk refused at the start. Unavailable: it still does."""
+        """Open what the disk refused at the start. Unavailable: it still does."""
         if log_stream not in self._unopened:
             return
         if log_stream not in self._changing:
             self._changing[log_stream] = None
             try:
                 if await self._read_worker.run(lambda: self._volumes.clear_unfinished(log_stream)):
-                    self._unopened.pop(
-                        log_stream, None
-                    )  # nothing is left of it: the manager has a new one made
+                    # Nothing is left of it: the manager has a new one created.
+                    self._unopened.pop(log_stream, None)
                 else:
                     await self._restore(log_stream, self._volumes.streams[log_stream])
             except OSError as refused:
@@ -399,7 +403,7 @@ class StorageNodeServer:
         if (error := self._unopened.get(log_stream)) is not None:
             raise Unavailable(f"log stream {log_stream} cannot be opened: {error}")
         if (replica := self._replicas.get(log_stream)) is not None:
-            # The session began without it: in the next one the repository compares the order with what this replica knows.
+            # The session began without it: in the next one the repository compares its order with what this replica knows.
             self._commit_service.restart_session(replica)
 
     def _note_unopened(self, log_stream: LogStreamID, error: OSError) -> None:
@@ -408,8 +412,8 @@ class StorageNodeServer:
         self._unopened[log_stream] = error
 
     async def _keep_opening(self, log_stream: LogStreamID) -> None:
-        """Nobody may ask for a seal: of a unit that no chain has any more, or of a replica whose topic is stopped until one of each
-        log stream was heard."""
+        """Retried here because a seal may never come: for a unit that no chain has any more, or for a replica whose topic is
+        stopped until the repository knows one replica of each log stream."""
         while log_stream in self._unopened:
             await asyncio.sleep(REMOVAL_RETRY_S)
             with contextlib.suppress(Unavailable):
@@ -430,8 +434,8 @@ class StorageNodeServer:
         self._commit_service.add_replica(replica)
 
     def _rows_sync_delay_s(self) -> float:
-        """With many replicas each waits longer, so that the node's disk has as many of these syncs as with a few: nobody waits for
-        them, and until they are done the repository keeps the rows."""
+        """With many replicas each waits longer, so that the node's disk has as many of these syncs as with a few: no append waits
+        for them, and until they are done the repository keeps the rows."""
         return self._config.rows_sync_delay_s * max(1.0, len(self._replicas) / REPLICAS_SYNCING_AT_ONCE)
 
     def _add_unit(self, store: PageStore, worker: Worker, *, restored: bool = False) -> None:
@@ -463,7 +467,7 @@ class StorageNodeServer:
     def unit_failed(self, log_stream: LogStreamID) -> None:
         if log_stream not in self._repairing:
             self._repairing[log_stream] = None
-            _ = self._tasks.spawn(f"mend/ls={log_stream}", self._repair_until_healthy(log_stream))
+            _ = self._tasks.spawn(f"repair/ls={log_stream}", self._repair_until_healthy(log_stream))
 
     async def _repair_until_healthy(self, log_stream: LogStreamID) -> None:
         try:
@@ -475,7 +479,7 @@ class StorageNodeServer:
             del self._repairing[log_stream]
 
     async def add_stream(self, request: AddLogStream) -> None:
-        """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
+        """R-SN-6: never over existing data, on any volume. R-REG-3: within this node's limit."""
         log_stream = request.log_stream
         self._volumes.check_cluster(request.cluster_uuid)
         self._check_changing(log_stream)
@@ -487,7 +491,7 @@ class StorageNodeServer:
         path = self._volumes.place(log_stream, request.volume)
         self._changing[log_stream] = None
         try:
-            await self._close_stream(log_stream)  # of one whose directory was deleted while it ran
+            await self._close_stream(log_stream)  # one whose directory was deleted while it ran
             await self._make(request.topic, log_stream, path, request.ordering, request.cluster_uuid)
         finally:
             self._changing.pop(log_stream, None)
@@ -551,8 +555,8 @@ class StorageNodeServer:
         self._add_unit(store, worker)
 
     async def rebuild_stream(self, request: RebuildReplica) -> None:
-        """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. If the new one
-        is never made, because of a crash in between or because the disk refuses, the old one takes its place again."""
+        """Replace a replica that cannot continue by an empty one; the old data stay until the new one has been opened. If the new
+        one is never created, because of a crash in between or because the disk refuses, the old one takes its place again."""
         log_stream = request.log_stream
         self._check_changing(log_stream)
         replica = self._replicas.get(log_stream) or self._units.get(log_stream)
@@ -564,7 +568,7 @@ class StorageNodeServer:
         if isinstance(replica, Replica):
             replica.check_not_evidence("rebuilt", request.sealed_end)
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
-        _log.warning(logfmt("replica is made anew", log_stream=log_stream, epoch=request.epoch))
+        _log.warning(logfmt("replica is rebuilt", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]
         self._changing[log_stream] = None
         try:
@@ -572,9 +576,8 @@ class StorageNodeServer:
             try:
                 await self._read_worker.run(lambda: self._volumes.set_aside(log_stream))
             except OSError as error:
-                if (
-                    log_stream in self._volumes.streams
-                ):  # shown, and opened again: else nobody could ever remove it
+                if log_stream in self._volumes.streams:
+                    # Shown in the status and opened again: otherwise it could never be removed.
                     self._note_unopened(log_stream, error)
                 raise
             fresh = self._volumes.place(log_stream, str(path.parents[2]))
@@ -589,7 +592,7 @@ class StorageNodeServer:
             self._changing.pop(log_stream, None)
 
     async def remove_stream(self, request: RemoveLogStream) -> None:
-        """R-REG-5: the replica and its data are gone. R-REG-4: not if it was taken into a stream since it was looked at."""
+        """R-REG-5: the replica and its data are gone. R-REG-4: not if it joined a stream since the caller looked."""
         log_stream = request.log_stream
         if log_stream not in self._volumes.streams:
             raise UnknownLogStream(log_stream)
@@ -609,7 +612,7 @@ class StorageNodeServer:
             await self._close_stream(log_stream)
             await self._read_worker.run(lambda: self._volumes.remove(log_stream))
         except OSError as error:
-            # Shown until it is done: what nobody sees would be back after a restart.
+            # Shown until it is done: otherwise it would reappear after a restart, unnoticed.
             path = self._volumes.streams[log_stream]
             self._damaged[log_stream] = half = CorruptReplica(
                 str(path), f"its removal is not finished ({error})"
@@ -620,7 +623,7 @@ class StorageNodeServer:
             self._changing.pop(log_stream, None)
 
     async def _finish_removal(self, log_stream: LogStreamID, half: CorruptReplica) -> None:
-        """Until the disk takes it, or somebody has made something else of it."""
+        """Until the disk accepts it, or the stream was changed otherwise."""
         while self._damaged.get(log_stream) is half:
             await asyncio.sleep(REMOVAL_RETRY_S)
             if log_stream in self._changing or self._damaged.get(log_stream) is not half:
@@ -647,11 +650,11 @@ class StorageNodeServer:
 
     def _check_changing(self, log_stream: LogStreamID) -> None:
         if log_stream in self._changing:
-            raise PreconditionFailed(f"log stream {log_stream} is being made or removed here right now")
+            raise PreconditionFailed(f"log stream {log_stream} is being created or removed here right now")
 
     def stream_opened(self, log_stream: LogStreamID) -> None:
-        """The replica runs, or ran: what was set aside for it has done its service. If the disk refuses, it is tried again, unless
-        another replica is made meanwhile: what is set aside for that one is still needed."""
+        """The replica runs, or ran: what was set aside for it is not needed any more. If the disk refuses the removal, it is
+        retried, unless another replica is created meanwhile: what is set aside for that one is still needed."""
 
         def present() -> Replica | LogUnit | None:
             return self._replicas.get(log_stream) or self._units.get(log_stream)
@@ -662,7 +665,9 @@ class StorageNodeServer:
                     await self._read_worker.run(lambda: self._volumes.drop_aside(log_stream))
                     return
                 except OSError as error:
-                    _log.warning(logfmt("what was set aside stays", log_stream=log_stream, why=error))
+                    _log.warning(
+                        logfmt("what was set aside cannot be removed yet", log_stream=log_stream, why=error)
+                    )
                 await asyncio.sleep(REMOVAL_RETRY_S)
 
         ran = present()
@@ -673,10 +678,9 @@ class StorageNodeServer:
         return log_stream in self._units or self._volumes.is_unit(log_stream)
 
     def status(self) -> NodeStatus:
-        """Who this node is, and how its replicas and units are; damaged ones included."""
-        full: dict[
-            DiskSpace, bool
-        ] = {}  # asked once a volume: it is a call of the system, and there may be a thousand replicas
+        """This node, its replicas and its units, including damaged ones."""
+        # Asked once per volume: it is a system call, and there may be a thousand replicas.
+        full: dict[DiskSpace, bool] = {}
         for replica in self._replicas.values():
             if (disk_space := replica.store.disk_space) not in full:
                 full[disk_space] = disk_space.full
@@ -720,7 +724,7 @@ class StorageNodeServer:
 
 
 def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call | None, M, bytearray], None]:
-    """A handler of requests: the same message sent one way has nobody to answer to, and is dropped."""
+    """A handler of requests: the same message without a call needs no answer, and is dropped."""
 
     def handle(call: Call | None, message: M, payload: bytearray) -> None:
         if call is not None:
@@ -730,7 +734,7 @@ def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call 
 
 
 def _unopened_status(log_stream: LogStreamID, path: Path, error: OSError) -> ReplicaStatus:
-    """Its files are sound, for all that is known: sealed anew, it is opened and says where it stands."""
+    """As far as is known its files are intact: the next seal opens it and shows its state."""
     status = _damaged_status(log_stream, CorruptReplica(str(path), str(error)))
     return msgspec.structs.replace(
         status, state=ReplicaState.SEALING, trouble=f"it cannot be opened: {error}"

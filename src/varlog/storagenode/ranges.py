@@ -1,4 +1,7 @@
-"""PURE. Ranges: a bounded set of LLSNs, as ranges [begin, end) in order and apart: what is damaged, what is to be looked at."""
+"""PURE. Ranges: a bounded set of LLSNs, as sorted, separate ranges.
+
+What is damaged, and what is to be examined.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ LLSNRange = tuple[LLSN, LLSN]
 
 
 class Ranges:
-    """When there are too many, the two that are nearest become one, with what is between them: whoever works them off looks before
-    he acts, so that naming too much costs time only."""
+    """When there are too many ranges, the two nearest are merged with what is between them: every range is examined before
+    anything is done, so that naming too much costs time only."""
 
     def __init__(self, count_max: int = DAMAGE_RANGES_MAX) -> None:
         self._count_max = count_max
@@ -20,15 +23,15 @@ class Ranges:
         return bool(self._ranges)
 
     def above(self, low: LLSN) -> tuple[LLSNRange, ...]:
-        """What of it is at or above `low`."""
+        """The parts at or above `low`."""
         return tuple((max(begin, low), end) for begin, end in self._ranges if end > low)
 
     def covers(self, begin: LLSN, end: LLSN) -> bool:
-        """All of [begin, end) is in it."""
+        """Whether all of [begin, end) is in it."""
         return any(low <= begin and end <= high for low, high in self._ranges)
 
     def touches(self, begin: LLSN, end: LLSN) -> bool:
-        """Something of [begin, end) is in it."""
+        """Whether any of [begin, end) is in it."""
         return any(low < end and begin < high for low, high in self._ranges)
 
     def add(self, begin: LLSN, end: LLSN) -> None:
@@ -44,7 +47,7 @@ class Ranges:
         self._ranges = _joined(sorted([*apart, joined]), self._count_max)
 
     def remove(self, begin: LLSN, end: LLSN) -> None:
-        """Nothing in [begin, end) any more."""
+        """Remove [begin, end)."""
         if begin >= end:
             return
         left: list[LLSNRange] = []

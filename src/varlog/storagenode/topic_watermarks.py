@@ -1,4 +1,7 @@
-"""TopicWatermarks: the newest ordered and newest trimmed position of each topic, as this node has heard them. Both only grow."""
+"""TopicWatermarks: newest ordered and trimmed position of each topic.
+
+As this node received them from the repository. Both only grow.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from varlog.model.lsn import GLSN, NO_GLSN
 
 
 class TopicWatermarks:
-    """Watermarks by topic. `heard` is false until the repository's first word: until then this node knows no trims."""
+    """Watermarks by topic. `received` is false until the repository's first message: until then this node knows no trims."""
 
     def __init__(self) -> None:
         self._high: dict[TopicID, GLSN] = {}

@@ -25,7 +25,7 @@ _log = get_logger("session")
 
 
 class ViewKeeper:
-    """Written by the worker, one copy at a time; of those that come meanwhile the newest is next. No caller waits for it."""
+    """Written by the worker, one copy at a time; of those that arrive meanwhile the newest is next. No caller waits for it."""
 
     def __init__(self, disk: Disk, homes: Sequence[Path], worker: Worker, tasks: Tasks) -> None:
         self._disk = disk
@@ -35,7 +35,7 @@ class ViewKeeper:
         # The newest copy that is on disk, and its bytes.
         self.copy: ViewCopy | None = None
         self.content = b""
-        # The bytes of one that may be on some disks and not on others: a write of it failed.
+        # The bytes of a copy that may be on some disks and not on others, because its write failed.
         self._newest = b""
         self._next: tuple[ViewCopy, bytes] | None = None
         self._writing = False
@@ -66,8 +66,8 @@ class ViewKeeper:
         return LogStreamID(self.copy.next_log_stream - 1 if self.copy is not None else 0)
 
     def keep(self, content: bytes, cluster_uuid: ClusterUUID) -> None:
-        """The repository's view has changed. One that is older than what is kept here comes from a repository that was put back
-        from an older copy: the newer names stay until it has got further."""
+        """The repository's view has changed. A view that is older than the copy here comes from a repository that was restored from
+        an older backup: the newer copy stays until the repository is past it."""
         try:
             copy = decode_view_copy(content, Path("session"))
         except CorruptReplica as damaged:
@@ -90,7 +90,7 @@ class ViewKeeper:
                 _ = self._tasks.spawn("view copy", self._write())
 
     async def scrub_metadata(self) -> str:
-        """Write the copies again that are not the newest one; tells which, or ''."""
+        """Rewrite the copies that are not the newest one; returns which, or ''."""
         content = self._newest or self.content
         if not content or self._writing:
             return ""

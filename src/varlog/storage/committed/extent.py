@@ -12,7 +12,7 @@ from varlog.model.invariant import invariant
 from varlog.model.lsn import LLSN
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_size import RangeSize
+from varlog.storage.range_bytes import RangeBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _Part:
     before: int
 
 
-def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
+def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
     """How the committed entries [begin, end) lie in `segments`. Touches memory only."""
     parts = list(_parts(segments, begin, end))
     total = parts[-1].before + parts[-1].end - parts[-1].begin if parts else 0
@@ -124,7 +124,7 @@ def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int
         llsn, bytes_before = index.llsn(point), part.before + index.offset(point) - part.begin
         if begin < llsn < end and (not points or llsn > points[-1][0]):
             points.append((llsn, bytes_before))
-    return RangeSize(total, tuple(points))
+    return RangeBytes(total, tuple(points))
 
 
 def _parts(segments: Sequence[Segment], begin: LLSN, end: LLSN) -> Iterator[_Part]:

@@ -65,7 +65,7 @@ from varlog.storage.corruption import (
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_size import RangeSize
+from varlog.storage.range_bytes import RangeBytes
 from varlog.storage.segment_file import MISSING
 
 __all__ = ["BatchChunk", "Extent", "LogStore"]
@@ -591,7 +591,7 @@ class LogStore:
         opened = self._opened(stretch.segment, stretch.first_llsn)
         return of_producers(opened.file, stretch, producers)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
         """How the committed entries [begin, end) lie on disk, told from memory."""
         return measure(self._segments, begin, end, points_max)
 

@@ -18,7 +18,7 @@ from varlog.storage.committed.extent import BatchChunk, find_extent, find_time, 
 from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_size import RangeSize
+from varlog.storage.range_bytes import RangeBytes
 
 
 class ReplicaFiles:
@@ -63,7 +63,7 @@ class ReplicaFiles:
     def glsn_of(self, llsn: LLSN) -> GLSN:
         return self._index.glsn_of(llsn)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
         return measure(self._segments, begin, end, points_max)
 
     def find_time(self, time_us: int) -> LLSN:

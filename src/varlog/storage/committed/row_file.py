@@ -51,7 +51,7 @@ _HEADER = struct.Struct("<4sHHQQQ28x")
 _ROW = struct.Struct("<QQQQQQQI")
 _CRC = struct.Struct("<I")
 _CHECKED: Final = ROW_BYTES - _CRC.size
-# RowArray are read and checked so many at a time: a million of them must not need their 64 MB in memory at once.
+# Rows that are read and checked at a time: a million of them must not need their 64 MB in memory at once.
 _WINDOW_ROWS: Final = 16_384
 
 _FIELDS: Final = ("version", "high_watermark", "previous_high_watermark", "glsn", "llsn", "count", "synced")
@@ -208,7 +208,7 @@ def _row_in(file: File, number: int) -> np.void:
 
 
 def merge_rows(rows: RowArray) -> RowArray:
-    """RowArray that go on exactly where the one before ended, in both orders and in one epoch, become one (CommitRow.merged)."""
+    """Rows that continue exactly where the one before ended, in both orders and in one epoch, become one (CommitRow.merged)."""
     if len(rows) < 2:
         return rows
     earlier, later = rows[:-1], rows[1:]
@@ -250,7 +250,7 @@ def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _check_continuity(found: FoundRows, path: Path) -> None:
-    """RowArray order entries without a gap in LLSN and never go back in GLSN (law 3, 4)."""
+    """Rows order entries without a gap in LLSN and never go back in GLSN (laws 3, 4)."""
     llsns, glsns, counts = found.llsns, found.glsns, found.counts
     gap = (llsns[1:] != llsns[:-1] + counts[:-1]) | (glsns[1:] < glsns[:-1] + counts[:-1])
     if gap.any():

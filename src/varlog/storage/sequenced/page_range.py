@@ -11,7 +11,7 @@ import numpy.typing as npt
 from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
-from varlog.storage.range_size import RangeSize
+from varlog.storage.range_bytes import RangeBytes
 from varlog.storage.sequenced.page_index import PageRef
 
 
@@ -71,16 +71,16 @@ def measure_pages(
     begin: LLSN,
     end: LLSN,
     points_max: int,
-) -> RangeSize:
+) -> RangeBytes:
     """Bytes of these pages of [begin, end), and points at about equal distances."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
     total = int(before[-1])
     if not total:
-        return RangeSize(0, ())
+        return RangeBytes(0, ())
     wanted = total * np.arange(1, points_max + 1, dtype=np.int64) // (points_max + 1)
     numbers = np.unique(np.searchsorted(before, wanted, side="right") - 1)
     points = [(LLSN(int(firsts[number])), int(before[number])) for number in numbers]
-    return RangeSize(total, tuple(point for point in points if begin < point[0] < end))
+    return RangeBytes(total, tuple(point for point in points if begin < point[0] < end))
 
 
 def find_page_time(

@@ -49,7 +49,7 @@ from varlog.storage.corruption import Corruption
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_size import RangeSize
+from varlog.storage.range_bytes import RangeBytes
 from varlog.storage.segment_file import MISSING, index_path
 from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_range import (
@@ -311,7 +311,7 @@ class PageStore:
         """The 64 bytes of the page's header: two batches are the same if these are. Errors as of `read`."""
         return self._read(page, HEADER_BYTES)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
         """How the pages of [begin, end) lie on disk, told from memory."""
         with self._lock:
             firsts, sizes = self._index.sizes_between(max(begin, self.low), end)

@@ -1,1 +1,1 @@
-"""One replica of a log stream (committed ordering): its state machine and what carries it out."""
+"""Replica of a log stream (committed ordering): machine, driver and helpers."""

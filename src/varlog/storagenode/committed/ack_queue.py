@@ -1,4 +1,7 @@
-"""[A10] Appends that wait for their GLSN: answered when ordered, refused after a seal's cut, left undecided otherwise."""
+"""[A10] AckQueue: appends that wait for their GLSN.
+
+They are answered when they are ordered, refused after a seal has cut them, and left undecided otherwise.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
 from varlog.storage.committed.headers import BatchKey
 
-# What a batch counts beside its bytes.
+# The cost of a batch in addition to its bytes.
 BATCH_UNITS: Final = 512
 
 
 class AckQueue:
-    """The waiting appends of one replica, in LLSN order, with the bytes they hold.
+    """The waiting appends of one replica, in LLSN order, and their bytes.
 
-    Retries *join* a batch by its key, whether it waits here or may yet come: whoever answers the batch answers them (R-ORD-7).
+    Retries *join* a batch by its key, whether it waits here or may still arrive: they get the answer of the batch (R-ORD-7).
     """
 
     def __init__(self, traffic: TrafficMeter) -> None:
@@ -37,8 +40,8 @@ class AckQueue:
         return len(self._waiting)
 
     def wait_s(self, now: float, batches: int = 0, size: int = 0) -> float:
-        """How long one more would wait for its order, behind these and so much that waits elsewhere: by the cuts that were
-        ordered lately, and at least as long as the oldest has waited already. 0: nothing waits."""
+        """How long one more append would wait for its order, behind these and `batches` of `size` bytes that wait elsewhere:
+        estimated from recent cuts, and at least as long as the oldest has waited already. 0: nothing waits."""
         if not self._waiting:
             return 0.0
         units = self.bytes_waiting + size + BATCH_UNITS * (len(self._waiting) + batches)
@@ -50,7 +53,7 @@ class AckQueue:
         self.bytes_waiting += size
 
     def answer(self, row: CommitRow) -> None:
-        """Tell every append in `row` its position. A batch lies in one row: cuts follow batches (R-ORD-5)."""
+        """Answer every append in `row` with its position. A batch is in one row: cuts follow batches (R-ORD-5)."""
         waiting, traffic = self._waiting, self._traffic
         if not waiting or waiting[0][0] >= row.llsn_end:
             return
@@ -70,7 +73,7 @@ class AckQueue:
         self._admission.served(units - self.bytes_waiting - BATCH_UNITS * len(waiting), began, now)
 
     def fail(self, error: Exception) -> None:
-        """Everyone still waiting gets `error`."""
+        """Every waiting append fails with `error`."""
         waiting, self._waiting = self._waiting, deque()
         joined, self._joined = self._joined, {}
         self.bytes_waiting = 0
@@ -83,15 +86,15 @@ class AckQueue:
     # --- retries ---------------------------------------------------------------------------------------------------------
 
     def has(self, key: BatchKey) -> bool:
-        """The batch waits here. Looks at each: for retries only."""
+        """Whether the batch waits here. A linear search: for retries only."""
         return any((header.producer, header.sequence) == key for _, _, _, _, header, _ in self._waiting)
 
     def join(self, key: BatchKey, call: Call) -> None:
-        """Answer `call` with the batch, whenever that is."""
+        """Answer `call` when the batch is answered."""
         self._joined.setdefault(key, []).append(call)
 
     def leave(self, key: BatchKey, call: Call) -> bool:
-        """Take `call` back. False: it has been answered."""
+        """Undo `join`. False: the call has been answered."""
         calls = self._joined.get(key, [])
         if call not in calls:
             return False

@@ -1,4 +1,7 @@
-"""[A4] AdmissionQueue: appends that wait for room in front of a replica, each connection's in order, connections in turns."""
+"""[A4] AdmissionQueue: appends that wait until a replica has capacity.
+
+Each connection's appends stay in order; connections take turns.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,17 @@ class PendingAppend(NamedTuple):
 
 
 class AdmissionQueue:
-    """The line in front of one replica, bounded in batches and bytes, shared by those who append.
+    """The queue in front of one replica, bounded in batches and bytes, and fair between connections.
 
-    Each connection has a line of its own, in the order in which its batches came, and they are taken in turns: who sends much waits
-    behind itself. Where there is no room for one more, the newest batch of the longest line makes room for one that has fewer.
+    Each connection has a queue of its own, in the order in which its batches arrived, and the queues are served in turns: a client
+    that sends much waits behind itself. When the queue is full, the newest batch of the longest queue is refused in favour of a
+    connection that has fewer.
     """
 
     def __init__(self, log_stream: LogStreamID) -> None:
         self._log_stream = log_stream
-        self._front: deque[PendingAppend] = deque()  # those who go first
-        self._lines: dict[Connection, deque[PendingAppend]] = {}  # whose turn is next comes first
+        self._front: deque[PendingAppend] = deque()  # served before all others
+        self._lines: dict[Connection, deque[PendingAppend]] = {}  # the first one is served next
         self._batches = 0
         self._bytes = 0
 
@@ -44,7 +48,7 @@ class AdmissionQueue:
         return self._batches
 
     def ahead_of(self, connection: Connection) -> tuple[int, int]:
-        """About how many batches, and bytes, are taken before one that comes from there now: its line has its turns."""
+        """About how many batches, and bytes, are served before one that arrives from this connection now."""
         if not self._batches:
             return 0, 0
         turns = len(self._lines.get(connection, ())) + 1
@@ -56,7 +60,7 @@ class AdmissionQueue:
         return self._front[0] if self._front else next(iter(self._lines.values()))[0]
 
     def join(self, pending_append: PendingAppend) -> None:
-        """To the end of its line. NotAccepted: there is no room, and no other has more than it."""
+        """Append it to its connection's queue. NotAccepted: the queue is full, and no other connection has more."""
         own = self._lines.get(pending_append.call.connection, ())
         while self._full(pending_append):
             longest = max(self._lines.values(), key=len, default=deque[PendingAppend]())
@@ -69,7 +73,7 @@ class AdmissionQueue:
         self._count(pending_append, 1)
 
     def requeue(self, pending_appends: Iterable[PendingAppend]) -> None:
-        """Those who were in front already, and had to wait for something else, stay in front."""
+        """Put appends back to the front: they were there before, and had to wait for something else."""
         before = list(pending_appends)
         self._front.extendleft(reversed(before))
         for pending_append in before:
@@ -88,11 +92,11 @@ class AdmissionQueue:
         return pending_append
 
     def has(self, key: BatchKey) -> bool:
-        """The batch waits here. Looks at each: for retries only."""
+        """Whether the batch waits here. A linear search: for retries only."""
         return any((one.header.producer, one.header.sequence) == key for one in self._all())
 
     def refuse(self, error: Exception) -> None:
-        """Nobody in line is taken."""
+        """Every queued append fails with `error`."""
         waiting = self._all()
         self._front.clear()
         self._lines.clear()

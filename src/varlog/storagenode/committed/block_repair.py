@@ -1,5 +1,7 @@
-"""BlockRepair: puts the damaged stretches of one replica right with the bytes of the others, in place, while it goes on as it
-is."""
+"""BlockRepair: replaces damaged bytes of a replica with those of the others.
+
+In place, while the replica keeps its state and continues to serve.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 
 FETCH_TIMEOUT_S: Final = 3.0
 
-_log = get_logger("mender")
+_log = get_logger("repair")
 
 
 class BlockRepair:
-    """Works off the noted damage of one replica. It looks before it writes: what is found sound is only forgotten."""
+    """Repairs the recorded damage of one replica. It examines before it writes: what proves intact is only removed from the
+    list."""
 
     def __init__(self, replica: Replica, transport: Transport, worker: Worker, read_worker: Worker) -> None:
         self._replica = replica
@@ -34,7 +37,7 @@ class BlockRepair:
         self._busy = False
 
     async def repair(self, sources: Sequence[ReplicaAddress]) -> None:
-        """Mend all that is noted now, as far as the sources can help. Nothing happens if that is being done already."""
+        """Repair everything that is recorded now, as far as the sources have it. Does nothing if a repair is running."""
         if self._busy:
             return
         self._busy = True
@@ -42,7 +45,7 @@ class BlockRepair:
             for begin, end in self._replica.damage.above(self._replica.store.low_llsn):
                 await self._repair_range(begin, end, sources)
         except Unavailable as closed:
-            _log.info(logfmt("mending ends", log_stream=self._replica.log_stream, why=closed))
+            _log.info(logfmt("repair stopped", log_stream=self._replica.log_stream, why=closed))
         finally:
             self._busy = False
 
@@ -56,7 +59,7 @@ class BlockRepair:
                 else:
                     await self._repair_stretch(stretch, sources)
                 llsn = stretch.end
-            except Trimmed:  # gone since it was noted, or since it was read
+            except Trimmed:  # gone since it was recorded, or since it was read
                 llsn = max(LLSN(llsn + 1), replica.store.low_llsn)
                 replica.damage.remove(begin, llsn)
             except NotWritten:
@@ -74,15 +77,14 @@ class BlockRepair:
             raise Unavailable(f"the segment cannot be opened: {error}") from error
 
     async def _repair_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
-        """Make the stretch what it was, if all of it can be had."""
+        """Restore the stretch, if all of it can be fetched."""
         replica = self._replica
         entries = f"[{stretch.begin}, {stretch.end})"
         try:
             copy = await self._copy(stretch, sources)
             replica.check_open()
-            await (
-                replica.reopen_if_failed()
-            )  # a write that failed before, even of a mending, must not keep it damaged
+            # A write that failed before, even that of a repair, must not keep it damaged.
+            await replica.reopen_if_failed()
             store = replica.store
             await self._worker.run(lambda: store.repair(stretch.begin, stretch.end, copy))
         except OSError as error:
@@ -91,13 +93,15 @@ class BlockRepair:
             replica.check_open()
             if replica.store.low_llsn >= stretch.end:
                 raise Trimmed(stretch.begin, replica.store.low_llsn) from error
-            _log.info(logfmt("damage stays", log_stream=replica.log_stream, entries=entries, why=error))
+            _log.info(
+                logfmt("damage not repaired", log_stream=replica.log_stream, entries=entries, why=error)
+            )
         else:
             replica.mark_repaired(stretch.begin, stretch.end)
-            _log.warning(logfmt("damaged entries mended", log_stream=replica.log_stream, entries=entries))
+            _log.warning(logfmt("damaged entries repaired", log_stream=replica.log_stream, entries=entries))
 
     async def _copy(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
-        """The stretch as it should be: what is sound here, and for each batch that is not, the first source that has it sound."""
+        """The stretch as it should be: the intact batches here, and each other batch from the first source that has it intact."""
         store = self._replica.store
         own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
         copy, llsn = bytearray(), stretch.begin
@@ -107,7 +111,7 @@ class BlockRepair:
             if size:
                 copy += own[len(copy) : len(copy) + size]
             elif llsn < low:
-                # Nobody has what is trimmed any more, and where the rest begins here is not known: take that from others.
+                # No replica has trimmed entries any more, and where the rest begins here is not known: fetch that from others.
                 copy, own, end = bytearray(), b"", low
             else:
                 batch, end = await self._fetch_from_any(stretch, llsn, sources, ordered)
@@ -118,7 +122,7 @@ class BlockRepair:
     async def _fetch_from_any(
         self, stretch: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
-        """A source that is damaged there, too, or does not answer: the next one."""
+        """From the first source that is not damaged there and answers."""
         failures = []
         for source in sources:
             try:
@@ -134,9 +138,9 @@ class BlockRepair:
     async def _fetch(
         self, connection: Connection, stretch: BlockRange, llsn: LLSN, ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
-        """The sound batches that a source gives from the one with `llsn` on, at least one; and where to go on."""
+        """The intact batches of a source from the one with `llsn` on, at least one; and where to continue."""
         log_stream = self._replica.log_stream
-        # One batch is asked for: the source may be damaged right behind it.
+        # One batch is requested: the source may be damaged right behind it.
         fetched, payload = await connection.call(
             Fetch(log_stream, llsn, bytes_max=1), timeout_s=FETCH_TIMEOUT_S
         )
@@ -147,5 +151,5 @@ class BlockRepair:
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
                 check = CheckEntries(log_stream, llsn, LLSN(llsn + 1))
                 await connection.call(check, timeout_s=FETCH_TIMEOUT_S)
-            raise CorruptBatch(f"LLSN {llsn} is damaged there, too")
+            raise CorruptBatch(f"LLSN {llsn} is damaged there as well")
         return memoryview(payload)[:size], end

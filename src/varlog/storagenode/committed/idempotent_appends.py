@@ -1,4 +1,4 @@
-"""[A4] IdempotentAppends: appends that depend on what the log holds, and their list.
+"""[A4] IdempotentAppends: appends on conditions about the log.
 
 A condition is checked at the moment at which its batch would get its LLSN: what is queued before it counts, and what is refused
 leaves no trace. If memory does not know a producer's newest batch, the headers on disk are searched, back to where its sequence can

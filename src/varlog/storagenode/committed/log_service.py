@@ -1,4 +1,8 @@
-"""[A3 A6 R3] What clients and other replicas ask of a node's replicas"""
+"""[A3 A6 R3] Serves what clients and other replicas ask of a node's replicas.
+
+`LogService` serves clients; `ReplicaService` serves a primary that replicates to its backups, and a replica that is filled from a
+sealed one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 
 class LogService:
-    """Finds the replica and hands the call to it. Reads wait for the repository's first word after a start (law 9)."""
+    """Passes each call to its replica. After a start, reads wait for the repository's first message (law 9)."""
 
     def __init__(self, replicas: Mapping[LogStreamID, Replica], marks: TopicWatermarks) -> None:
         self._replicas = replicas
@@ -75,7 +79,7 @@ class LogService:
         replica.reader.fetch(call, request)
 
     def read_at(self, call: Call, request: ReadAt) -> None:
-        """By (stream, LLSN), or by GLSN over those of the topic's streams that are here."""
+        """By (stream, LLSN), or by GLSN among the topic's streams on this node."""
         if request.log_stream:
             replica = self._replica(request.log_stream)
             self._check_readable(replica)
@@ -110,7 +114,7 @@ class LogService:
             timer.cancel()
             try:
                 self._read_glsn(call, request)
-            except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            except Exception as error:  # noqa: BLE001 - the call needs an answer, whatever happened
                 call.fail(error)
 
     def close(self) -> None:
@@ -166,18 +170,18 @@ class LogService:
 
     def _check_readable(self, replica: Replica) -> None:
         if not self._marks.received:
-            raise Unavailable("this node has just started and has not heard from the metadata repository yet")
+            raise Unavailable(
+                "this node has just started and has not received the watermarks of the metadata repository yet"
+            )
         if replica.state is ReplicaState.FROZEN:
             raise Unavailable(f"log stream {replica.log_stream} is frozen on this node")
 
-
-# [A6] What replicas ask of each other: a primary of its backups to take batches, one that is filled to copy from a sealed one.
 
 _log = get_logger("backup")
 
 
 class ReplicaService:
-    """The backup's side of replication: an error closes the connection, that is its answer. And the source's side of a sync."""
+    """[A6] The backup's side of replication, where an error closes the connection; and the source's side of a sync."""
 
     def __init__(self, replicas: Mapping[LogStreamID, Replica]) -> None:
         self._replicas = replicas

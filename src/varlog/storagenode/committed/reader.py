@@ -1,7 +1,8 @@
-"""[R4 R6] Fetches and point reads of one replica: only what is ordered, whole batches, one look-up and one disk read (R-READ-2).
+"""[R4 R6] ReplicaReader: fetches and point reads of one replica.
 
-A point read checks the body, because it takes it apart. A fetch does not: it would have to walk every batch for what each client
-does anyway, end to end, before it believes an entry. A client that gets a bad one asks another replica, and tells this one.
+Only ordered entries, whole batches, one lookup and one disk read (R-READ-2). A point read checks the body, because it takes it
+apart. A fetch does not: it would walk every batch for a check that each client makes anyway, end to end, before it trusts an entry.
+A client that gets a bad batch reads from another replica, and reports the damage to this one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Waiting:
 
 
 class ReplicaReader:
-    """Serves the ordered entries of one replica. Cached bytes are answered at once; others are read by the read worker."""
+    """Serves the ordered entries of one replica. Cached bytes are sent immediately; others are read by the read worker."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class ReplicaReader:
     # --- subscriptions: fetch --------------------------------------------------------------------------------------------
 
     def fetch(self, call: Call, request: Fetch) -> None:
-        """ReadAnswer with batches, or keep the call until something is ordered or its wait is over."""
+        """Answer with batches, or keep the call until something is ordered or its wait ends."""
         llsn = self.begin(request)
         self._check_low(llsn, request.glsn)
         if llsn < self._store.committed_end:
@@ -93,7 +94,7 @@ class ReplicaReader:
         self._waiting.clear()
 
     def _keep(self, call: Call, request: Fetch) -> bool:
-        """False: there is no place for it. Who loses a place to it is answered as if its wait were over."""
+        """False: too many wait. A fetch that is displaced by it is answered as if its wait had ended."""
         left = self._waiting.make_room(call.connection, FETCHES_WAITING_MAX)
         if left is None:
             return False
@@ -109,7 +110,7 @@ class ReplicaReader:
     def _retry(self, kept: _Waiting) -> None:
         try:
             self.fetch(kept.call, kept.request)
-        except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+        except Exception as error:  # noqa: BLE001 - the call needs an answer, whatever happened
             kept.call.fail(error)
 
     def _expire(self, key: int) -> None:
@@ -152,7 +153,7 @@ class ReplicaReader:
         return self._store.find(glsn)
 
     def read_llsn(self, call: Call, llsn: LLSN) -> None:
-        """ReadAnswer with one entry by its place in the stream."""
+        """Answer with one entry by its position in the stream."""
         store = self._store
         if llsn < store.low_llsn:
             raise Trimmed(llsn, store.low_llsn)
@@ -175,20 +176,20 @@ class ReplicaReader:
     # --- where entries lie ---------------------------------------------------------------------------------------------
 
     def measure(self, request: MeasureRange, *, is_authoritative: bool) -> MeasureRangeReply:
-        """How the entries of a range of GLSNs lie on disk. `vouches`: this replica lacks nothing up to the newest seal."""
+        """The size on disk of a range of GLSNs. `is_authoritative`: this replica lacks nothing up to the newest seal."""
         store, marks = self._store, self._marks
         self._check_low(store.low_llsn, request.begin)
         begin, end = store.llsn_from(request.begin), store.llsn_from(request.end)
         end = max(begin, end)
         found = store.measure(begin, end, min(max(0, request.points_max), MEASURE_POINTS_MAX))
-        # Rows come in order, and with them the topic's mark: who has heard of the end has all rows before it.
+        # Rows arrive in order, and with them the topic's watermark: a node that has the end has all rows before it.
         complete = is_authoritative and marks.high_watermark(store.topic) >= request.end - 1
         return MeasureRangeReply(begin, end, found.bytes, found.points, complete)
 
     def find_time(self, call: Call, request: FindTime) -> None:
-        """ReadAnswer with the first entry appended at or after a time; the read worker looks for it."""
+        """Answer with the first entry appended at or after a time; the read worker searches for it."""
         store, time_us = self._store, request.time_us
-        # Taken before the search: what is ordered meanwhile came later than the answer can know.
+        # Read before the search: what is ordered meanwhile is newer than the answer.
         newest = GLSN(self._marks.high_watermark(store.topic) + 1)
         done = self._worker.run(lambda: store.find_time(time_us))
         done.add_done_callback(partial(self._time_found, call, newest))
@@ -203,7 +204,7 @@ class ReplicaReader:
             )
         except OSError as error:
             call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
-        except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+        except Exception as failure:  # noqa: BLE001 - the call needs an answer, whatever happened
             call.fail(failure)
 
     # --- one disk read -----------------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class ReplicaReader:
         except CorruptBatch as damaged:
             self._damaged(extent)
             call.fail(damaged)
-        except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+        except Exception as failure:  # noqa: BLE001 - the call needs an answer, whatever happened
             call.fail(failure)
 
     def _damaged(self, extent: Extent) -> None:

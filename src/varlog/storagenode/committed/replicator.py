@@ -1,4 +1,7 @@
-"""[A6] Primary -> backups: one ordered connection a backup; the same bytes the client packed. Backups answer to the repository."""
+"""[A6] Replicator: sends a primary's batches to its backups.
+
+One ordered connection per backup; the same bytes that the client packed. Backups report to the repository, not to the primary.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from varlog.rpc.transport import Connection, ConnectionLost, Transport
 
 
 class Replicator:
-    """The connections of one primary in one epoch. A connection that breaks is told once, to `on_broken`."""
+    """The connections of one primary in one epoch. `on_broken` is called once, when the first connection breaks."""
 
     def __init__(self, log_stream: LogStreamID, epoch: Epoch, on_broken: Callable[[str], None]) -> None:
         self._message = Replicate(log_stream, epoch)

@@ -1,8 +1,8 @@
-"""Scrub: reads what nobody reads, slowly, and checks it; and looks first where a reader met damage. One a node.
+"""Scrub: slowly reads and checks every replica of a node.
 
-One pass over all replicas at most every `interval_s`; between passes it sleeps. The chunks are small, one at a time, in a worker of
-its own, so that no reader and no append waits behind it. What is in the page cache is checked there: the disk below it is looked
-at in a later pass.
+Where a reader met damage it checks first. One pass over all replicas at most every `interval_s`; between passes it sleeps. The
+chunks are small, one at a time, in a worker of its own, so that no reader and no append waits behind it. What is in the page
+cache is checked there: the disk below is checked in a later pass.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.committed.replica import Replica
 
-# A node that has just started has better things to do.
+# A node that has just started is busy with more urgent work.
 FIRST_PASS_S: Final = 60.0
-# A node without replicas is through with a pass at once: it must not begin the next one at once.
+# A node without replicas finishes a pass immediately: it must not start the next one immediately.
 INTERVAL_S_MIN: Final = 0.01
 
 _log = get_logger("scrub")
 
 
 class Scrub:
-    """`bytes_per_s` 0: no passes; what a reader complained of is looked at all the same."""
+    """`bytes_per_s` 0: no passes; what readers reported is checked all the same."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Scrub:
         self._suspicion.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         now = asyncio.get_running_loop().time
         due = now() + min(FIRST_PASS_S, self._interval_s)
         while True:
@@ -76,26 +76,26 @@ class Scrub:
             pass
 
     async def _pass(self) -> None:
-        """Every replica once, from a random one on: a node that is restarted again and again still gets to all of them."""
+        """Every replica once, beginning with a random one: a node that restarts often still checks all of them."""
         streams = list(self._replicas)
         first = self._entropy.randrange(len(streams)) if streams else 0
         for log_stream in [*streams[first:], *streams[:first]]:
             replica = self._replicas.get(log_stream)
             if replica is not None and replica.state is not ReplicaState.FROZEN:
-                with contextlib.suppress(Unavailable):  # it is closed: another one may be made in its place
+                with contextlib.suppress(Unavailable):  # it is closed: another one may replace it
                     await replica.scrub_metadata()
                 store = replica.store
                 await self._check(replica, store.oldest_llsn, store.committed_end, suspected=False)
 
     async def _check_suspected(self) -> None:
-        """What readers complained of, in every replica."""
+        """What readers reported, in every replica."""
         self._suspicion.clear()
         for replica in list(self._replicas.values()):
             while (suspected := replica.suspected.pop_first()) is not None:
                 await self._check(replica, *suspected, suspected=True)
 
     async def _check(self, replica: Replica, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
-        """Look at the entries [begin, end), as far as they are there, at the rate allowed."""
+        """Check the entries [begin, end), as far as they exist, at the allowed rate."""
         llsn = begin
         while llsn < end and self._replicas.get(replica.log_stream) is replica:
             if replica.state is ReplicaState.FROZEN:
@@ -112,11 +112,11 @@ class Scrub:
                 await self._check_suspected()
 
     async def _check_chunk(self, replica: Replica, llsn: LLSN) -> tuple[LLSN, int]:
-        """Check what comes next; returns where to go on, and how many bytes that were."""
+        """Check the next chunk; returns where to continue, and the bytes checked."""
         store = replica.store
         stretch = store.stretch(llsn, SCRUB_CHUNK_BYTES)
         try:
-            # Once per segment. The oldest is not looked at from its beginning: what is trimmed in it is not.
+            # Once per segment. The oldest is not checked from its beginning, where it is trimmed.
             if stretch.offset == 0 or llsn <= store.oldest_llsn:
                 await replica.scrub_sidecar(stretch)
             corrupt = await self._worker.run(lambda: store.examine(stretch))
@@ -127,9 +127,7 @@ class Scrub:
             replica.mark_verified(stretch.begin, stretch.end)
         for found in corrupt:
             if found.end <= store.low_llsn:
-                await replica.fill_trimmed(
-                    found.begin, found.end
-                )  # nobody has it any more, and nobody wants it
+                await replica.fill_trimmed(found.begin, found.end)  # trimmed: no replica has it any more
             else:
                 replica.record_damage(found.begin, found.end, found.what)
         return stretch.end, stretch.size

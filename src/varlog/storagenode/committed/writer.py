@@ -1,7 +1,7 @@
-"""[A5] Group commit: what waits while a write is under way goes to disk as one writev and one fdatasync.
+"""[A5] Writer: writes a replica's appends to disk, with group commit.
 
-Where the disk is quick enough to be written to by the loop itself, a write waits for the end of the loop's turn: everything that
-arrived in the turn is one group then, too.
+What waits during a write goes to disk as one writev and one fdatasync. Where the disk is fast enough to be written by the event
+loop itself, a write waits for the end of the loop's turn, so that everything that arrived in the turn is one group as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Writer:
             self._start(True)
 
     def drop_queue(self) -> None:
-        """Forget what is not being written yet: a seal is about to cut it anyway."""
+        """Drop what is not being written yet: a seal is about to cut it anyway."""
         self._queue.clear()
 
     def _start(self, may_run_inline: bool) -> None:
@@ -82,8 +82,8 @@ class Writer:
             self._queue.clear()
             self._on_failed(error)
             return
-        # The next group starts before this one is told: the disk need not wait for our bookkeeping. Not in the loop: where batches
-        # come faster than the disk takes them a thread is worth its price, and groups must be told in order.
+        # The next group starts before this one is reported: the disk need not wait for our bookkeeping. Not in the loop: where
+        # batches arrive faster than the disk writes them a thread is worth its cost, and groups must be reported in order.
         end = self._store.written_end
         self._traffic.wrote(self._traffic.now() - self._began)
         if self._queue:

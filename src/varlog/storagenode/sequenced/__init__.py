@@ -1,1 +1,1 @@
-"""One log unit (sequenced ordering): write-once positions of one log stream of a chain."""
+"""Log unit of a chain (sequenced ordering): write-once positions of a stream."""

@@ -1,6 +1,7 @@
-"""[Q5] Reads of one log unit: one position, whole batches in a row, how they lie on disk; and what another unit is filled from.
+"""[Q5] UnitReader: reads of one log unit, and copies for other units.
 
-Whoever asks for what is not written may wait for it: each write that becomes durable wakes those who wait.
+One position, consecutive batches, sizes on disk. A fetch of a position that is not written may wait: each write that becomes
+durable wakes the fetches that wait.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from varlog.storagenode.sequenced.unit_machine import UnitMachine
 
 T = TypeVar("T")
 
-# Whoever waits for a position behind which others are written already is told of the hole after this: somebody must fill it.
+# A fetch that waits at a hole, behind which others are written, is answered after this time, so that its client fills the hole.
 HOLE_REPLY_S: Final = 0.2
 # One list of pages, and the pages of one copy: each is a few bytes in the list.
 LIST_PAGES_MAX: Final = 4096
@@ -62,7 +63,7 @@ class _Waiting:
 
 
 class UnitReader:
-    """Serves what is durable in one unit. `admit(epoch)` raises where the unit may not answer a client now."""
+    """Serves what is durable in one unit. `admit(epoch)` raises if the unit must not answer a client now."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class UnitReader:
     # --- subscriptions: fetch ----------------------------------------------------------------------------------------
 
     def fetch(self, call: Call, request: FetchUnit) -> None:
-        """Answer with batches, or keep the call until there is one or its wait is over."""
+        """Answer with batches, or keep the call until there is one or its wait ends."""
         now = asyncio.get_running_loop().time()
         self._fetch(call, request, now + min(request.wait_s, FETCH_WAIT_S_MAX))
 
@@ -126,7 +127,7 @@ class UnitReader:
             self._traffic.read(next_llsn - llsn, len(data))
 
     def _keep(self, call: Call, request: FetchUnit, deadline: float) -> bool:
-        """False: there is no place for it. Who loses a place to it is answered as if its wait were over."""
+        """False: too many wait. A fetch that is displaced by it is answered as if its wait had ended."""
         left = self._waiting.make_room(call.connection, FETCHES_WAITING_MAX)
         if left is None:
             return False
@@ -142,7 +143,7 @@ class UnitReader:
         return True
 
     def wake(self) -> None:
-        """Something was written: answer the fetches it satisfies; those it leaves behind as holes wait as long as a hole may."""
+        """Something was written: answer the fetches it satisfies; those that now wait at a hole wait as long as a hole may."""
         if not self._waiting:
             return
         store = self._get_store()
@@ -154,7 +155,7 @@ class UnitReader:
                 self._fetch_again(kept, kept.deadline)
 
     def recheck_waiting(self) -> None:
-        """The unit was sealed or trimmed: whoever may not wait here any more hears why."""
+        """The unit was sealed or trimmed: fetches that may not wait here any more fail."""
         for key, kept in list(self._waiting.items()):
             try:
                 self._check(kept.request.epoch, kept.request.llsn)
@@ -177,10 +178,10 @@ class UnitReader:
     def _fetch_again(self, kept: _Waiting, deadline: float) -> None:
         try:
             self._fetch(kept.call, kept.request, deadline)
-        except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+        except Exception as error:  # noqa: BLE001 - the call needs an answer, whatever happened
             kept.call.fail(error)
 
-    # --- how it lies on disk -----------------------------------------------------------------------------------------
+    # --- sizes and times on disk -----------------------------------------------------------------------------------------
 
     def measure(self, call: Call, request: MeasureUnit) -> None:
         """`complete`: none of the entries asked for is a hole, or not written yet."""
@@ -247,7 +248,7 @@ class UnitReader:
             if data is not None:
                 then(data)
                 return
-        except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+        except Exception as error:  # noqa: BLE001 - the call needs an answer, whatever happened
             unlucky(error)
             return
         self._work(lambda: store.read(pages), then, unlucky)
@@ -260,7 +261,7 @@ class UnitReader:
                 return
             try:
                 then(future.result())
-            except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            except Exception as error:  # noqa: BLE001 - the call needs an answer, whatever happened
                 failed(error)
 
         self._worker.run(job).add_done_callback(done)

@@ -1,7 +1,8 @@
-"""UnitScrub: looks at pages that a reader could not read, and slowly at all others, for bit rot. One a node.
+"""UnitScrub: slowly reads and checks every log unit of a node.
 
-As the Scrub of replicas: one pass at most every `interval_s`, in small chunks, at a bounded rate. What it finds is told in the
-unit's status: it is left out of the next projection, and made anew from its chain.
+Like the Scrub of replicas: pages that a reader could not read come first, then one pass over all at most every `interval_s`, in
+small chunks, at a bounded rate. Damage appears in the unit's status: the unit is left out of the next projection, and rebuilt from
+its chain.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.sequenced.unit import LogUnit
 
-# A node that has just started has better things to do.
+# A node that has just started is busy with more urgent work.
 FIRST_PASS_S: Final = 60.0
-# A node without units is through with a pass at once: it must not begin the next one at once.
+# A node without units finishes a pass immediately: it must not start the next one immediately.
 INTERVAL_S_MIN: Final = 0.01
 PAGES_MAX: Final = 1024
 
@@ -29,7 +30,7 @@ _log = get_logger("scrub")
 
 
 class UnitScrub:
-    """`bytes_per_s` 0: no passes; what a reader complained of is looked at all the same."""
+    """`bytes_per_s` 0: no passes; what readers reported is checked all the same."""
 
     def __init__(
         self, units: Mapping[LogStreamID, LogUnit], worker: Worker, bytes_per_s: int, interval_s: float
@@ -46,7 +47,7 @@ class UnitScrub:
         self._suspicion.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         now = asyncio.get_running_loop().time
         due = now() + min(FIRST_PASS_S, self._interval_s)
         while True:
@@ -76,7 +77,7 @@ class UnitScrub:
                 await self._check(unit, *suspected, suspected=True)
 
     async def _check(self, unit: LogUnit, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
-        """Look at the entries [begin, end), as far as they are there, at the rate allowed."""
+        """Check the entries [begin, end), as far as they exist, at the allowed rate."""
         while begin < end and self._units.get(unit.log_stream) is unit:
             store = unit.store
             pages = store.pages_from(begin, PAGES_MAX, end=end, bytes_max=SCRUB_CHUNK_BYTES)

@@ -1,9 +1,9 @@
-"""[Q5] UnitSync: fills a log unit from another of its chain while appends continue (R-SEQ-14).
+"""[Q5] UnitSyncer: fills a log unit from another one of its chain (R-SEQ-14).
 
-List, compare, copy what is missing. Positions are written once (law 8), so everything that a unit has after an absence is right, or
-it has something that its chain never accepted: then only a new unit can be filled. Neither side keeps state for the other; after a
-crash of either, the sync starts again and finds what it has copied. A unit that serves is *backfilled*: a batch that it has and the
-source does not may be on its way along the chain.
+Appends continue meanwhile. List, compare, copy what is missing. Positions are written once (law 8), so everything that a unit has
+after an absence is right, or it has something that its chain never accepted: then only a new unit can be filled. Neither side
+keeps state for the other; after a crash of either, the sync starts again and finds what it has copied. A unit that serves is
+*backfilled*: a batch that it has and the source does not may be on its way along the chain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""[Q5] What clients, the manager and other nodes ask of log units: write, fill, read, fetch, seal, list, copy, sync."""
+"""[Q5] UnitService: passes calls of clients, manager and nodes to log units.
+
+Write, fill, read, fetch, seal, list, copy, sync.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from varlog.storagenode.sequenced.unit import LogUnit
 
 
 class UnitService:
-    """Finds the unit and hands the call to it. `reopen_stream` tries once more what the disk refused at the start."""
+    """Finds the unit and passes the call to it. `reopen_stream` opens what the disk refused at the start."""
 
     def __init__(
         self, units: Mapping[LogStreamID, LogUnit], reopen_stream: Callable[[LogStreamID], Awaitable[None]]
@@ -35,7 +38,7 @@ class UnitService:
         self._reopen_stream = reopen_stream
 
     def serve(self, calls: Dispatcher) -> None:
-        """Those that never wait answer their calls themselves: no task is made per request."""
+        """Handlers that never wait answer their calls themselves: no task is created per request."""
         calls.on(WriteUnit, self._write)
         calls.on(FillUnit, self._fill)
         calls.on(ReadUnit, self._read)

@@ -1,7 +1,8 @@
-"""[Q5] Group commit of one log unit: what waits while a write is under way goes to disk as one writev and one fdatasync.
+"""[Q5] UnitWriter: writes a log unit's batches to disk, with group commit.
 
-A write that names a deadline is not begun once it cannot be durable by then (O1). Only its positions are lost by that: nothing
-of it is on disk, and no other unit has it, because only the first try at the head of a chain names a deadline.
+What waits during a write goes to disk as one writev and one fdatasync. A write with a deadline is not begun once it cannot be
+durable by then (O1). Only its positions are lost by that: nothing of it is on disk, and no other unit has it, because only the
+first try at the head of a chain has a deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from varlog.runtime.worker import Worker
 from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.sequenced.unit_machine import Pending
 
-# What a batch counts beside its bytes.
+# The cost of a batch in addition to its bytes.
 BATCH_UNITS: Final = 512
 
 

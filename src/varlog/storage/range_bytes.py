@@ -1,4 +1,4 @@
-"""RangeSize: how many bytes a range of entries has on disk, of either ordering."""
+"""RangeBytes: how many bytes a range of entries has on disk, of either ordering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from varlog.model.lsn import LLSN
 
 
 @dataclass(frozen=True, slots=True)
-class RangeSize:
+class RangeBytes:
     """An estimate in bytes, and `points`: (LLSN, bytes before it), increasing, inside the range, each the start of a batch."""
 
     bytes: int
