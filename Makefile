@@ -25,7 +25,8 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist worksteal
 # What `make check` runs: no servers, no JVM, no story that is cut off at every step.
 QUICK := "not process and not spark and not thorough"
-# One session for all of them: starting one takes longer than most of them.
+# One session for all of them: starting one takes longer than most of them. It leaves half of a machine idle, which the
+# simulation uses meanwhile.
 SPARK_TESTS := $(PY) -m pytest -p no:xdist -rs -m "spark and not faults" --durations=10
 SIM := $(PY) -m varlog.testing.sim
 # The seed that showed each planted bug last time: tried first, so that `make test` searches only after a change of that run.
@@ -101,10 +102,11 @@ demo: $(SPARK) $(ETCD) ## a cluster on this machine: append, kill -9, restart, n
 
 test: $(ALL) test-plan static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
 	$(PYTEST) -rs -m "not faults and not spark"
-	$(SPARK_TESTS)
-	$(SIM) run --seeds $(TEST_SEEDS)
-	$(SIM) run --recipes --seeds $(TEST_RECIPE_SEEDS)
-	$(SIM) mutants --quick --known $(KNOWN)
+	@mkdir -p build; echo 'Spark, beside the simulation; what it prints comes at the end'
+	@$(SPARK_TESTS) >build/test-spark.txt 2>&1 & spark=$$!; \
+	{ $(SIM) run --seeds $(TEST_SEEDS) && $(SIM) run --recipes --seeds $(TEST_RECIPE_SEEDS) && \
+	  $(SIM) mutants --quick --known $(KNOWN); }; sim=$$?; \
+	wait $$spark; code=$$?; cat build/test-spark.txt; [ $$sim -eq 0 ] || exit $$sim; exit $$code
 
 test-plan:
 	@echo 'make test: static checks, all tests but the long ones of `make faults`, Spark, $(TEST_SEEDS) seeds per ordering, planted bugs.'
