@@ -137,7 +137,7 @@ class Clerk:
 
     def publish(self, events: varlog.Log, *, dies: bool = False) -> int:
         """What nobody has published yet, in one batch. Whoever dies before it is noted leaves it to be published again."""
-        waiting = self.shop.look(lambda shop: list(shop.outbox))
+        waiting = self.shop.read(lambda shop: list(shop.outbox))
         if waiting:
             events.append_batch([json.dumps(event).encode() for event in waiting])
             if not dies:
@@ -234,9 +234,9 @@ def sell(clerks: list[Clerk]) -> None:
     # Each copy has applied everything that any of them was told: all are the same.
     for clerk in clerks:
         clerk.shop.catch_up()
-    copies = {clerk.shop.look(lambda shop: shop.snapshot()) for clerk in clerks}
+    copies = {clerk.shop.read(lambda shop: shop.snapshot()) for clerk in clerks}
     assert len(copies) == 1, "the copies differ"
-    assert min(clerks[0].shop.look(lambda shop: list(shop.stock.values()))) >= 0, "sold what was not there"
+    assert min(clerks[0].shop.read(lambda shop: list(shop.stock.values()))) >= 0, "sold what was not there"
 
 
 def publish(clerks: list[Clerk], events: varlog.Log) -> None:

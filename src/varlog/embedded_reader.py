@@ -15,7 +15,7 @@ from typing import Final
 from varlog.client.chunk import Chunk
 from varlog.metarepo.store.snapshot import MetadataSnapshot, read_metadata
 from varlog.model.cluster import Topic
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import (
     CorruptReplica,
     PreconditionFailed,
@@ -82,7 +82,7 @@ class DirectoryReader:
 
     def measure(
         self, topic: str, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int
-    ) -> RangeSize:
+    ) -> StreamRange:
         """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
         trimmed = self._topic(topic).trimmed
         if begin <= trimmed:
@@ -90,7 +90,7 @@ class DirectoryReader:
         replica = self._replica(log_stream)
         first, stop = replica.llsn_from(begin), replica.llsn_from(end)
         found = replica.measure(first, stop, points_max)
-        return RangeSize(first, stop, found.bytes, found.points)
+        return StreamRange(first, stop, found.bytes, found.points)
 
     def find_time(self, topic: str, log_stream: LogStreamID, time_us: int) -> Position:
         """The first entry of a stream that was appended at or after `time_us`."""

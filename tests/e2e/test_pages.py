@@ -47,7 +47,7 @@ def test_every_recipe_and_every_error_is_in_the_page() -> None:
     told_of -= {
         "Change",
         "LockGuard",
-        "Holder",
+        "LockHolder",
         "KeyRange",
         "Leader",
         "Leadership",

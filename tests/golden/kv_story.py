@@ -14,13 +14,13 @@ from typing import Any
 from varlog.model.lsn import GLSN
 from varlog.recipes.kv.kv_codec import (
     CodedKvMachine,
-    Command,
     Commit,
     CompareAndSet,
     Delete,
+    KvCommand,
     Put,
     Retain,
-    encode_command,
+    encode_kv_command,
 )
 from varlog.recipes.kv.transaction_rules import Clash, Isolation
 
@@ -28,7 +28,7 @@ FILE = Path(__file__).with_name("kv_story_v1.json")
 RC, SI, SER = Isolation.READ_COMMITTED, Isolation.SNAPSHOT, Isolation.SERIALIZABLE
 
 # Position -> command: other entries of the topic are in between.
-STORY: dict[int, Command] = {
+STORY: dict[int, KvCommand] = {
     3: Put("accounts/ann", b"\x00\xff100"),
     4: Put("accounts/bob", b"50"),
     7: Delete("nobody"),
@@ -60,7 +60,7 @@ def told() -> dict[str, Any]:
     machine = CodedKvMachine()
     steps = []
     for at, command in STORY.items():
-        encoded = encode_command(command)
+        encoded = encode_kv_command(command)
         result = machine.apply(GLSN(at), encoded)
         if isinstance(result, Clash):
             result_told: Any = [

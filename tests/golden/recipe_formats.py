@@ -15,36 +15,36 @@ from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import Sessions
 from varlog.recipes.core.counter_machine import CounterMachine, add_command, set_command, swap_command
 from varlog.recipes.core.directory_snapshots import encode_file
-from varlog.recipes.core.envelope import Envelope, Skip, seal, seal_skip
+from varlog.recipes.core.envelope import Envelope, Skip, encode_envelope, encode_skip
 from varlog.recipes.core.snapshots import encode_snapshot
-from varlog.recipes.core.topic_snapshots import Chunk, encode_chunk
+from varlog.recipes.core.topic_snapshots import SnapshotChunk, encode_chunk
 from varlog.recipes.queue.queue_codec import (
     CodedQueueMachine,
-    Command,
-    Done,
-    Expire,
-    GiveBack,
-    Put,
-    Renew,
-    Take,
-    encode_command,
+    CompleteItem,
+    ExpireClaim,
+    PutItems,
+    QueueCommand,
+    RenewClaim,
+    ReturnItem,
+    TakeItem,
+    encode_queue_command,
 )
 
 HERE = Path(__file__).parent
 
 ENVELOPE = Envelope("orders", bytes(range(16)), 40, 7, 5, b"\x00command")
 SKIP = Skip("orders", 39)
-CHUNK = Chunk("orders", GLSN(1000), bytes(range(16)), 1, 3, 0xCBF43926, b"second piece")
+CHUNK = SnapshotChunk("orders", GLSN(1000), bytes(range(16)), 1, 3, 0xCBF43926, b"second piece")
 STATE = b"\xc1 the machine's own"
-QUEUE_COMMANDS: list[Command] = [
-    Put([b"a", b"", b"\x00\xff"]),
-    Take("worker-1", 10_000_000),
-    Take("é", 1),
-    Renew(GLSN(2), 3),
-    Expire(GLSN(3), GLSN(3)),
-    GiveBack(GLSN(9)),
-    Done(GLSN(2)),
-    Take("", 5),
+QUEUE_COMMANDS: list[QueueCommand] = [
+    PutItems([b"a", b"", b"\x00\xff"]),
+    TakeItem("worker-1", 10_000_000),
+    TakeItem("é", 1),
+    RenewClaim(GLSN(2), 3),
+    ExpireClaim(GLSN(3), GLSN(3)),
+    ReturnItem(GLSN(9)),
+    CompleteItem(GLSN(2)),
+    TakeItem("", 5),
 ]
 COUNTER_COMMANDS = [add_command(5), add_command(-(2**80)), set_command(7), swap_command(7, 8)]
 
@@ -62,7 +62,7 @@ def sessions() -> Sessions:
 def queue() -> CodedQueueMachine:
     made = CodedQueueMachine()
     for at, command in enumerate(QUEUE_COMMANDS, 1):
-        made.apply(GLSN(at), encode_command(command))
+        made.apply(GLSN(at), encode_queue_command(command))
     return made
 
 
@@ -78,18 +78,18 @@ def machines() -> bytes:
     story = {
         "counter commands": [command.hex() for command in COUNTER_COMMANDS],
         "counter snapshot": counter().snapshot().hex(),
-        "queue commands": [encode_command(command).hex() for command in QUEUE_COMMANDS],
+        "queue commands": [encode_queue_command(command).hex() for command in QUEUE_COMMANDS],
         "queue snapshot": queue().snapshot().hex(),
     }
     return json.dumps(story, indent=1).encode() + b"\n"
 
 
 FORMATS: dict[str, Callable[[], bytes]] = {
-    "recipe_envelope_v1.bin": lambda: seal(ENVELOPE),
+    "recipe_envelope_v1.bin": lambda: encode_envelope(ENVELOPE),
     "recipe_snapshot_v2.bin": lambda: encode_snapshot(
         "orders", GLSN(6), sessions(), STATE, {GLSN(4), GLSN(2)}
     ),
-    "recipe_skip_v1.bin": lambda: seal_skip(SKIP),
+    "recipe_skip_v1.bin": lambda: encode_skip(SKIP),
     "recipe_snapshot_file_v1.bin": lambda: encode_file(STATE),
     "recipe_snapshot_chunk_v1.bin": lambda: encode_chunk(CHUNK),
     "recipe_machines_v1.json": machines,

@@ -12,7 +12,7 @@ from tests.golden.kv_story import FILE, STORY, told
 from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import MalformedCommand, UnknownCommand
-from varlog.recipes.kv.kv_codec import CodedKvMachine, decode_snapshot
+from varlog.recipes.kv.kv_codec import CodedKvMachine, decode_kv_snapshot
 
 
 def pinned() -> dict[str, Any]:
@@ -62,4 +62,4 @@ def test_what_a_newer_version_has_written_is_not_passed_over() -> None:
 )
 def test_another_snapshot_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(PreconditionFailed, match=reason):
-        decode_snapshot(content)
+        decode_kv_snapshot(content)

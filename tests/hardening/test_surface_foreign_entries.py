@@ -33,10 +33,10 @@ from varlog.recipes.core.envelope import (
     NewerFormat,
     Opener,
     Skip,
-    seal,
-    seal_skip,
+    encode_envelope,
+    encode_skip,
 )
-from varlog.recipes.core.lease_rules import Beats
+from varlog.recipes.core.lease_rules import SentHeartbeats
 from varlog.recipes.core.replicated import ReplicatedStateMachine
 from varlog.recipes.core.topic_snapshots import MAGIC as CHUNK_MAGIC
 from varlog.recipes.core.topic_snapshots import TopicSnapshots
@@ -52,13 +52,13 @@ from varlog.runtime.environment import system_environment
 from varlog.testing.processes import PATIENCE_S, command
 
 SIX_BYTES = MAGIC + b"\x02\x90"
-NEWER = MAGIC + b"\x02" + seal(Envelope(NAME, b"c", 0, 1, 1, b"x"))[len(HEAD) :]
+NEWER = MAGIC + b"\x02" + encode_envelope(Envelope(NAME, b"c", 0, 1, 1, b"x"))[len(HEAD) :]
 MACHINES: list[Callable[[], Any]] = [CounterMachine, LockMachine, CodedQueueMachine, CodedKvMachine]
 
 
 def noise(name: str) -> list[bytes]:
     """Entries of others: parts of everything that a recipe writes, truncated, mangled, or of no recipe at all."""
-    good = seal(Envelope(name, b"c" * 16, 0, 1, 1, b'[1,"add",1]'))
+    good = encode_envelope(Envelope(name, b"c" * 16, 0, 1, 1, b'[1,"add",1]'))
     pack = msgspec.msgpack.encode
     return [
         b"",
@@ -235,15 +235,14 @@ def test_arbitrary_entries_never_stop_a_replica(entries: list[bytes]) -> None:
 
 
 def test_a_heartbeat_that_its_owner_never_sent_does_not_break_it() -> None:
-    beats = Beats(10_000_000, 1_000)
+    beats = SentHeartbeats(10_000_000, 1_000)
     beats.send(2_000)
     first = beats.until_us(0)
     assert beats.until_us(10**9) == first
     assert beats.until_us(1) == first + 1_000
 
 
-# --- An operator has a position skipped
-# ---------------------------------------------------------------------------------------
+# --- An operator has a position skipped --------------------------------------------------------------------------------------
 
 
 def test_a_newer_command_stops_a_replica_until_an_operator_has_it_skipped() -> None:
@@ -255,7 +254,7 @@ def test_a_newer_command_stops_a_replica_until_an_operator_has_it_skipped() -> N
             assert "position 2 has format 2" in str(error) and "varlog recipe skip TOPIC 2" in str(error)
             log.put(SIX_BYTES)
             await expect(NewerCommand, opened(log, seed=2))
-            log.put(seal_skip(Skip(NAME, 2)))
+            log.put(encode_skip(Skip(NAME, 2)))
         async with opened(log, seed=3) as one, opened(log, seed=4) as two:
             assert await one.execute(b"c") == 3
             await two.catch_up()
@@ -268,21 +267,21 @@ def test_a_replica_that_applied_a_skipped_position_stops_and_is_rebuilt_without_
     """Replicas that can read the command and those that cannot are the same behind the skip."""
 
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf, seed=1) as replica:
+        contents = Shelf()
+        async with opened(log, contents, seed=1) as replica:
             for number in range(1, 5):
                 assert await replica.execute(b"%d" % number) == number
             await replica.checkpoint()
-            log.put(seal_skip(Skip("another", 2)))
+            log.put(encode_skip(Skip("another", 2)))
             assert await replica.execute(b"5") == 5
-            log.put(seal_skip(Skip(NAME, 2)))
+            log.put(encode_skip(Skip(NAME, 2)))
             error = await expect(PositionSkipped, replica.execute(b"6"))
-            assert "position 2 passed over" in str(error)
-        async with opened(log, shelf, seed=2) as again, opened(log, seed=3) as fresh:
+            assert "position 2 skipped" in str(error)
+        async with opened(log, contents, seed=2) as again, opened(log, seed=3) as fresh:
             assert again.machine.taken == fresh.machine.taken == [b"1", b"3", b"4", b"5", b"6"]
             await again.checkpoint()
             assert await again.execute(b"7") == 6
-        async with opened(log, shelf, seed=4) as last:
+        async with opened(log, contents, seed=4) as last:
             assert last.machine.taken == [b"1", b"3", b"4", b"5", b"6", b"7"]
             assert last.passed_over == 0, "it is from the snapshot, which knows what was skipped"
 
@@ -295,7 +294,7 @@ def test_a_machine_that_fails_at_a_position_continues_without_it() -> None:
             await replica.execute(b"a")
             error = await expect(MachineFailed, replica.execute(b"boom"))
             assert "varlog recipe skip TOPIC 2 --force" in str(error)
-            log.put(seal_skip(Skip(NAME, 2)))
+            log.put(encode_skip(Skip(NAME, 2)))
         async with opened(log, seed=2) as replica:
             assert await replica.execute(b"b") == 2
             assert replica.machine.taken == [b"a", b"b"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from varlog.model.lsn import GLSN
 from varlog.recipes.kv.key_order import KeyRange
-from varlog.recipes.kv.kv_codec import Command, Commit, CompareAndSet, Delete, Put, Retain
+from varlog.recipes.kv.kv_codec import Commit, CompareAndSet, Delete, KvCommand, Put, Retain
 from varlog.recipes.kv.transaction_rules import Clash, Isolation
 
 KEYS = st.sampled_from(["", "a", "a/1", "a/2", "b", "b/1", "c"])
@@ -17,7 +17,7 @@ RANGES = st.tuples(KEYS, st.none() | KEYS)
 # Far enough back to be before the horizon at times; made a position when its turn comes.
 AGO = st.integers(0, 12)
 
-COMMANDS: st.SearchStrategy[Command] = st.one_of(
+COMMANDS: st.SearchStrategy[KvCommand] = st.one_of(
     st.builds(Put, KEYS, VALUES),
     st.builds(Delete, KEYS),
     st.builds(CompareAndSet, KEYS, st.none() | VALUES, AGO.map(GLSN)),
@@ -70,7 +70,7 @@ class KvHistory:
         return any(at > after and changed in keys for at, changed, _ in self.changes)
 
 
-def placed(command: Command, history: KvHistory) -> Command:
+def placed(command: KvCommand, history: KvHistory) -> KvCommand:
     """With positions instead of distances: a snapshot of so long ago, the revision that a key had lately."""
     if isinstance(command, Commit):
         snapshot = GLSN(max(history.next - 1 - command.snapshot, 0))
@@ -81,7 +81,7 @@ def placed(command: Command, history: KvHistory) -> Command:
     return command
 
 
-def play(history: KvHistory, command: Command, result: object) -> None:
+def play(history: KvHistory, command: KvCommand, result: object) -> None:
     """What the command should have done; of a commit only that it did all or nothing (the rule has a test of its own)."""
     at = history.next
     match command:

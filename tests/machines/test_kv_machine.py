@@ -11,7 +11,7 @@ from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN
 from varlog.recipes.kv import kv_machine
 from varlog.recipes.kv.key_order import KeyRange
-from varlog.recipes.kv.kv_codec import CodedKvMachine, Command, Commit, encode_command
+from varlog.recipes.kv.kv_codec import CodedKvMachine, Commit, KvCommand, encode_kv_command
 from varlog.recipes.kv.kv_machine import KvMachine, Retention
 from varlog.recipes.kv.transaction_rules import Isolation
 
@@ -40,28 +40,28 @@ def check(machine: KvMachine, history: KvHistory, ranges: list[KeyRange]) -> Non
 
 @given(st.lists(COMMANDS, max_size=25), st.lists(RANGES, max_size=2), st.booleans())
 def test_every_state_from_the_horizon_on_can_be_read_as_it_was(
-    commands: list[Command], ranges: list[tuple[str, str | None]], short: bool
+    commands: list[KvCommand], ranges: list[tuple[str, str | None]], short: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_machine, "SHORT_RANGE_KEYS", 64 if short else 0)
         machine, history = CodedKvMachine(), KvHistory()
         for drawn in commands:
             command = placed(drawn, history)
-            play(history, command, machine.apply(history.next, encode_command(command)))
+            play(history, command, machine.apply(history.next, encode_kv_command(command)))
             check(machine, history, [KeyRange(*keys) for keys in ranges])
 
 
 @given(st.lists(st.tuples(COMMANDS, st.booleans()), max_size=30))
 def test_a_replica_that_is_restored_again_and_again_stays_the_same(
-    commands: list[tuple[Command, bool]],
+    commands: list[tuple[KvCommand, bool]],
 ) -> None:
     """R-USE-2: results, history and the bytes of the snapshot are equal: nothing that a replica knows is
     outside of its snapshot."""
     steady, restored, history = CodedKvMachine(), CodedKvMachine(), KvHistory()
     for drawn, again in commands:
         command = placed(drawn, history)
-        result = steady.apply(history.next, encode_command(command))
-        assert restored.apply(history.next, encode_command(command)) == result
+        result = steady.apply(history.next, encode_kv_command(command))
+        assert restored.apply(history.next, encode_kv_command(command)) == result
         play(history, command, result)
         snapshot = steady.snapshot()
         assert restored.snapshot() == snapshot
@@ -89,7 +89,7 @@ def test_a_revision_is_forgotten_as_a_whole() -> None:
     machine = CodedKvMachine()
     machine.retain(Retention(changes=3))
     writes: dict[str, bytes | None] = {"a": b"", "b": b"", "c": b""}
-    machine.apply(GLSN(1), encode_command(Commit(Isolation.SNAPSHOT, GLSN(0), [], [], writes)))
+    machine.apply(GLSN(1), encode_kv_command(Commit(Isolation.SNAPSHOT, GLSN(0), [], [], writes)))
     machine.put(GLSN(2), "d", b"")
     assert machine.horizon == 1 and [change.key for change in machine.changes_after(GLSN(1))] == ["d"]
 

@@ -10,14 +10,14 @@ from varlog.model.errors import InvalidRequest
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.lock.lock_machine import (
     WHO_CHARS_MAX,
-    Command,
     Enter,
     Expire,
     Leave,
+    LockCommand,
     LockMachine,
     Renew,
-    decode,
-    encode,
+    decode_lock_command,
+    encode_lock_command,
 )
 
 TTL_US = 10_000_000
@@ -31,11 +31,11 @@ _commands = st.one_of(
 )
 
 
-def machine(*commands: Command) -> LockMachine:
+def machine(*commands: LockCommand) -> LockMachine:
     """After these commands, at positions 1, 2, 3 …"""
     made = LockMachine()
     for at, command in enumerate(commands, 1):
-        made.take(GLSN(at), command)
+        made.execute(GLSN(at), command)
     return made
 
 
@@ -48,12 +48,12 @@ def line(made: LockMachine) -> str:
 
 
 @given(st.lists(_commands, max_size=40))
-def test_every_change_of_hands_has_a_larger_token_and_nobody_overtakes(commands: list[Command]) -> None:
+def test_every_change_of_hands_has_a_larger_token_and_nobody_overtakes(commands: list[LockCommand]) -> None:
     """R-USE-2: fencing tokens strictly grow; the lock goes to who has waited longest."""
     made = LockMachine()
     for at, command in enumerate(commands, 1):
         before, token, holder = line(made), made.token, made.holder
-        made.take(GLSN(at), command)
+        made.execute(GLSN(at), command)
         after = line(made)
         if made.holder is not None and (holder is None or made.holder.claim != holder.claim):
             assert made.token == at > token
@@ -67,12 +67,12 @@ def test_every_change_of_hands_has_a_larger_token_and_nobody_overtakes(commands:
 
 
 @given(st.lists(_commands, max_size=40))
-def test_only_its_owner_or_who_saw_its_last_sign_takes_a_claim_away(commands: list[Command]) -> None:
+def test_only_its_owner_or_who_saw_its_last_sign_takes_a_claim_away(commands: list[LockCommand]) -> None:
     made = LockMachine()
     signs: dict[str, int] = {}
     for at, command in enumerate(commands, 1):
         before = set(line(made))
-        done = made.take(GLSN(at), command)
+        done = made.execute(GLSN(at), command)
         gone = before - set(line(made))
         match command:
             case Leave(claim):
@@ -86,17 +86,19 @@ def test_only_its_owner_or_who_saw_its_last_sign_takes_a_claim_away(commands: li
                     signs[claim] = at
                     found = made.find(claim)
                     assert found is not None
-                    assert found.sign == at
+                    assert found.heartbeat == at
 
 
 @given(st.lists(_commands, max_size=30), st.lists(_commands, max_size=10))
 def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
-    before: list[Command], after: list[Command]
+    before: list[LockCommand], after: list[LockCommand]
 ) -> None:
     made, again = machine(*before), LockMachine()
     again.restore(made.snapshot())
     for at, command in enumerate(after, len(before) + 1):
-        assert made.apply(GLSN(at), encode(command)) == again.apply(GLSN(at), encode(command))
+        assert made.apply(GLSN(at), encode_lock_command(command)) == again.apply(
+            GLSN(at), encode_lock_command(command)
+        )
     assert (list(again), again.token) == (list(made), made.token)
     assert again.snapshot() == made.snapshot()
 
@@ -104,15 +106,15 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
 def test_the_first_holds_and_the_others_wait_in_turn() -> None:
     made = LockMachine()
     assert (made.holder, made.token, len(made)) == (None, NO_GLSN, 0)
-    assert made.take(GLSN(3), enter("a"))
-    assert made.take(GLSN(4), enter("b"))
-    assert made.take(GLSN(5), enter("c"))
+    assert made.execute(GLSN(3), enter("a"))
+    assert made.execute(GLSN(4), enter("b"))
+    assert made.execute(GLSN(5), enter("c"))
     assert (line(made), made.token, len(made)) == ("abc", 3, 3)
-    assert made.take(GLSN(9), Leave("b")), "who waits may go"
+    assert made.execute(GLSN(9), Leave("b")), "who waits may go"
     assert (line(made), made.token) == ("ac", 3)
-    assert made.take(GLSN(10), Leave("a"))
+    assert made.execute(GLSN(10), Leave("a"))
     assert (line(made), made.token) == ("c", 10)
-    assert not made.take(GLSN(11), Leave("a")), "it is gone already"
+    assert not made.execute(GLSN(11), Leave("a")), "it is gone already"
 
 
 def test_an_entry_that_is_applied_twice_changes_nothing() -> None:
@@ -120,27 +122,27 @@ def test_an_entry_that_is_applied_twice_changes_nothing() -> None:
     assert line(made) == "ab"
     found = made.find("a")
     assert found is not None
-    assert found.sign == 1, "it is no sign of life: it may be as old as the first one"
+    assert found.heartbeat == 1, "it is no sign of life: it may be as old as the first one"
 
 
 def test_one_renewal_saves_a_claim_from_being_expired() -> None:
     made = machine(enter("a"), enter("b"), Renew("a", 1))
-    assert not made.take(GLSN(4), Expire("a", GLSN(1)))
-    assert made.take(GLSN(5), Expire("a", GLSN(3)))
+    assert not made.execute(GLSN(4), Expire("a", GLSN(1)))
+    assert made.execute(GLSN(5), Expire("a", GLSN(3)))
     assert (line(made), made.token) == ("b", 5)
-    assert not made.take(GLSN(6), Renew("a", 2)), "who was expired stays away"
+    assert not made.execute(GLSN(6), Renew("a", 2)), "who was expired stays away"
 
 
 def test_a_late_renewal_is_a_sign_but_not_a_newer_one() -> None:
     """Others count from where they saw it; its owner from when the newest one was sent."""
     found = machine(enter("a"), Renew("a", 2), Renew("a", 1)).find("a")
     assert found is not None
-    assert (found.sign, found.beat) == (3, 2)
+    assert (found.heartbeat, found.beat) == (3, 2)
 
 
 @given(_commands)
-def test_a_command_is_read_as_it_was_written(command: Command) -> None:
-    assert decode(encode(command)) == command
+def test_a_command_is_read_as_it_was_written(command: LockCommand) -> None:
+    assert decode_lock_command(encode_lock_command(command)) == command
 
 
 @pytest.mark.parametrize(

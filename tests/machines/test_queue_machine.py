@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from varlog.model.lsn import GLSN
 from varlog.recipes.queue.queue_codec import (
     CodedQueueMachine,
-    Command,
-    Done,
-    Expire,
-    GiveBack,
-    Put,
-    Renew,
-    Take,
-    encode_command,
+    CompleteItem,
+    ExpireClaim,
+    PutItems,
+    QueueCommand,
+    RenewClaim,
+    ReturnItem,
+    TakeItem,
+    encode_queue_command,
 )
 from varlog.recipes.queue.queue_machine import Taken
 
@@ -38,10 +38,10 @@ class QueueAgainstAModel(RuleBasedStateMachine):
         self.over: list[GLSN] = []
         self.deliveries: dict[int, int] = {}
 
-    def apply(self, command: Command) -> object:
+    def apply(self, command: QueueCommand) -> object:
         self.at = GLSN(self.at + 1)
-        result = self.machine.apply(self.at, encode_command(command))
-        assert self.other.apply(self.at, encode_command(command)) == result
+        result = self.machine.apply(self.at, encode_queue_command(command))
+        assert self.other.apply(self.at, encode_queue_command(command)) == result
         return result
 
     def draw_token(self, data: st.DataObject) -> GLSN:
@@ -58,13 +58,13 @@ class QueueAgainstAModel(RuleBasedStateMachine):
     def put(self, count: int) -> None:
         bodies = [b"%d" % (self.put_before + index + 1) for index in range(count)]
         numbers = list(range(self.put_before + 1, self.put_before + count + 1))
-        assert self.apply(Put(bodies)) == numbers
+        assert self.apply(PutItems(bodies)) == numbers
         self.put_before += count
         self.ready += numbers
 
     @rule()
     def take(self) -> None:
-        result = self.apply(Take("me", TTL_US))
+        result = self.apply(TakeItem("me", TTL_US))
         if not self.ready:
             assert result is None
             return
@@ -80,13 +80,13 @@ class QueueAgainstAModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         token = self.draw_token(data)
-        assert self.apply(Renew(token, 1)) is (token in self.held)
+        assert self.apply(RenewClaim(token, 1)) is (token in self.held)
         self.sign[token] = self.at
 
     @rule(data=st.data(), back=st.booleans())
     def end_by_its_holder(self, data: st.DataObject, back: bool) -> None:
         token = self.draw_token(data)
-        assert self.apply(GiveBack(token) if back else Done(token)) is (token in self.held)
+        assert self.apply(ReturnItem(token) if back else CompleteItem(token)) is (token in self.held)
         if token in self.held:
             self.end(token, back=back)
 
@@ -96,7 +96,7 @@ class QueueAgainstAModel(RuleBasedStateMachine):
         token = self.draw_token(data)
         sign = GLSN(self.sign.get(token, GLSN(0)) - late)
         ends = token in self.held and not late
-        assert self.apply(Expire(token, sign)) is ends
+        assert self.apply(ExpireClaim(token, sign)) is ends
         if ends:
             self.end(token, back=True)
 

@@ -13,16 +13,16 @@ from varlog.model.errors import InvalidRequest
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.lease_rules import (
-    Beats,
-    Sign,
+    Heartbeat,
+    SentHeartbeats,
     Watch,
-    belief_us,
     dead_before,
-    look_again_us,
+    next_check_us,
     renew_us,
     ttl_us,
+    validity_us,
 )
-from varlog.recipes.lock.lock_machine import Command, Enter, Expire, Leave, LockMachine, Renew
+from varlog.recipes.lock.lock_machine import Enter, Expire, Leave, LockCommand, LockMachine, Renew
 
 TTL_US = 1_000_000
 RATES = (1 - CLOCK_DRIFT_MAX, 1.0, 1 + CLOCK_DRIFT_MAX)
@@ -38,7 +38,7 @@ class Party:
     machine: LockMachine = field(default_factory=LockMachine)
     applied: int = 0
     claim: str = ""
-    beats: Beats | None = None
+    beats: SentHeartbeats | None = None
     watch: Watch[str] = field(default_factory=Watch)
 
     def now_us(self, true_us: int) -> int:
@@ -83,8 +83,8 @@ class Leases:
     def __init__(self, rates: list[float], zero_us: int) -> None:
         self.true_us = 0
         self.parties = [Party(rate, zero_us * number) for number, rate in enumerate(rates)]
-        self.under_way: list[Command] = []
-        self.log: list[Command] = []
+        self.under_way: list[LockCommand] = []
+        self.log: list[LockCommand] = []
         self.claims = 0
         self.tokens: dict[str, int] = {}
 
@@ -99,11 +99,11 @@ class Leases:
         now_us = party.now_us(self.true_us)
         for one in party.machine:
             if one.claim != party.claim and party.watch.overdue(one.claim, now_us):
-                send(Expire(one.claim, one.sign))
+                send(Expire(one.claim, one.heartbeat))
         if party.beats is None:
             self.claims += 1
             party.claim = f"{self.claims}"
-            party.beats = Beats(TTL_US, now_us)
+            party.beats = SentHeartbeats(TTL_US, now_us)
             send(Enter(party.claim, TTL_US, ""))
         elif turn.deed == "sign":
             send(Renew(party.claim, party.beats.send(now_us)))
@@ -116,11 +116,11 @@ class Leases:
         for command in self.log[party.applied : len(self.log) - behind]:
             party.applied += 1
             stood = party.machine.find(party.claim) is not None
-            party.machine.take(GLSN(party.applied), command)
+            party.machine.execute(GLSN(party.applied), command)
             if stood and party.machine.find(party.claim) is None:
                 party.beats = None  # it was expired, and will enter anew
-        signs = [(one.claim, Sign(one.sign, one.ttl_us)) for one in party.machine]
-        party.watch.look(signs, party.now_us(self.true_us))
+        signs = [(one.claim, Heartbeat(one.heartbeat, one.ttl_us)) for one in party.machine]
+        party.watch.observe(signs, party.now_us(self.true_us))
 
     def check(self) -> None:
         believing = [party for party in self.parties if party.believes(self.true_us)]
@@ -155,33 +155,35 @@ def test_a_belief_is_over_before_anybody_may_expire_it(
     holder_rate: float, other_rate: float, holder_zero: int, other_zero: int, way_us: int, ttl: int
 ) -> None:
     """Clocks that drift apart as far as they may, and begin anywhere; the sign takes any time to get there."""
-    until_us = Beats(ttl, holder_zero).until_us(0)
+    until_us = SentHeartbeats(ttl, holder_zero).until_us(0)
     over_us = (until_us - holder_zero) / holder_rate  # true time
     watch: Watch[str] = Watch()
-    watch.look([("a", Sign(GLSN(1), ttl))], other_zero + int(way_us * other_rate))
+    watch.observe([("a", Heartbeat(GLSN(1), ttl))], other_zero + int(way_us * other_rate))
     assert not watch.overdue("a", other_zero + int(over_us * other_rate))
 
 
 def test_a_belief_counts_from_the_newest_sign_that_was_applied() -> None:
-    beats = Beats(TTL_US, 1_000)
-    assert beats.until_us(0) == 1_000 + belief_us(TTL_US)
+    beats = SentHeartbeats(TTL_US, 1_000)
+    assert beats.until_us(0) == 1_000 + validity_us(TTL_US)
     assert [beats.send(2_000), beats.send(3_000), beats.send(4_000)] == [1, 2, 3]
-    assert beats.until_us(0) == 1_000 + belief_us(TTL_US), "what was sent and not applied counts for nothing"
-    assert beats.until_us(2) == 3_000 + belief_us(TTL_US)
-    assert beats.until_us(3) == 4_000 + belief_us(TTL_US)
+    assert beats.until_us(0) == 1_000 + validity_us(TTL_US), (
+        "what was sent and not applied counts for nothing"
+    )
+    assert beats.until_us(2) == 3_000 + validity_us(TTL_US)
+    assert beats.until_us(3) == 4_000 + validity_us(TTL_US)
 
 
 def test_two_renewals_may_be_lost_before_a_belief_ends() -> None:
-    assert 3 * renew_us(TTL_US) <= belief_us(TTL_US) < TTL_US
+    assert 3 * renew_us(TTL_US) <= validity_us(TTL_US) < TTL_US
 
 
 def test_a_watch_counts_from_when_it_saw_the_sign_itself() -> None:
     watch: Watch[str] = Watch()
-    watch.look([("a", Sign(GLSN(1), 100)), ("b", Sign(GLSN(2), 50))], 1_000)
-    watch.look([("a", Sign(GLSN(3), 100)), ("b", Sign(GLSN(2), 50))], 1_040)
+    watch.observe([("a", Heartbeat(GLSN(1), 100)), ("b", Heartbeat(GLSN(2), 50))], 1_000)
+    watch.observe([("a", Heartbeat(GLSN(3), 100)), ("b", Heartbeat(GLSN(2), 50))], 1_040)
     assert [watch.overdue("b", 1_049), watch.overdue("b", 1_050)] == [False, True]
     assert [watch.overdue("a", 1_139), watch.overdue("a", 1_140)] == [False, True]
-    watch.look([("a", Sign(GLSN(3), 100))], 2_000)
+    watch.observe([("a", Heartbeat(GLSN(3), 100))], 2_000)
     assert not watch.overdue("b", 9_000), "who is gone is not watched any more"
 
 
@@ -189,7 +191,7 @@ def _watched(ages: dict[str, int]) -> Watch[str]:
     """A watch at time 0 that has seen nothing of each for so long; their time to live is 10."""
     watch: Watch[str] = Watch()
     for now in sorted({-age for age in ages.values()}):
-        watch.look([(who, Sign(GLSN(1), 10)) for who, age in ages.items() if -age <= now], now)
+        watch.observe([(who, Heartbeat(GLSN(1), 10)) for who, age in ages.items() if -age <= now], now)
     return watch
 
 
@@ -225,14 +227,14 @@ def test_each_of_the_dead_is_on_exactly_one_of_the_living(dead: set[str]) -> Non
 def test_who_is_not_in_the_line_expires_nobody_and_waits_for_nobody() -> None:
     watch = _watched({"a": 10})
     assert dead_before("x", ["a"], watch, 0) == []
-    assert look_again_us("x", ["a"], watch, 0) is None
+    assert next_check_us("x", ["a"], watch, 0) is None
 
 
 def test_the_next_look_is_when_the_next_before_me_may_be_dead() -> None:
     watch = _watched({"a": 3, "b": 10, "c": 0})
-    assert look_again_us("c", list("abc"), watch, 0) == 7
-    assert look_again_us("a", list("abc"), watch, 0) == 10
-    assert look_again_us("a", ["a"], watch, 0) is None
+    assert next_check_us("c", list("abc"), watch, 0) == 7
+    assert next_check_us("a", list("abc"), watch, 0) == 10
+    assert next_check_us("a", ["a"], watch, 0) is None
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 0.01, float("nan"), float("inf"), 1e9])

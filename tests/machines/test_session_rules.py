@@ -66,7 +66,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             self.under_way.remove(copy)
         self.tail = GLSN(self.tail + 1)
         fields = (copy.client, copy.born, copy.sequence, copy.floor)
-        foreseen = self.sessions.verdict(copy.client, copy.born, copy.sequence)
+        foreseen = self.sessions.decide(copy.client, copy.born, copy.sequence)
         verdict = self.sessions.admit(self.tail, *fields)
         assert verdict is foreseen
         assert self.other.admit(self.tail, *fields) is verdict

@@ -10,9 +10,9 @@ from tests.machines.kv_history import COMMANDS, KvHistory, placed, play
 from varlog.model.lsn import GLSN
 from varlog.recipes.kv import kv_machine
 from varlog.recipes.kv.key_order import KeyRange, prefix_range
-from varlog.recipes.kv.kv_codec import CodedKvMachine, Command, Commit, encode_command
+from varlog.recipes.kv.kv_codec import CodedKvMachine, Commit, KvCommand, encode_kv_command
 from varlog.recipes.kv.kv_machine import KvMachine, Retention
-from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation, judge
+from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation, find_clash
 
 RC, SI, SER = Isolation.READ_COMMITTED, Isolation.SNAPSHOT, Isolation.SERIALIZABLE
 
@@ -31,7 +31,7 @@ def really_clashes(command: Commit, history: KvHistory) -> bool:
 
 @given(st.lists(COMMANDS, max_size=30), st.booleans())
 def test_none_that_clashes_is_committed_and_none_is_refused_that_does_not(
-    commands: list[Command], short: bool
+    commands: list[KvCommand], short: bool
 ) -> None:
     """R-USE-2, at each level. Only who has a snapshot from before the horizon may be refused for nothing: and
     is told that this is the reason."""
@@ -41,7 +41,7 @@ def test_none_that_clashes_is_committed_and_none_is_refused_that_does_not(
         for drawn in commands:
             command = placed(drawn, history)
             horizon, before = machine.horizon, machine.snapshot()
-            result = machine.apply(history.next, encode_command(command))
+            result = machine.apply(history.next, encode_kv_command(command))
             if isinstance(command, Commit):
                 clashes = really_clashes(command, history)
                 assert not (clashes and result == history.next), "a clash was committed"
@@ -97,8 +97,8 @@ def test_a_key_read_as_missing_that_came_and_went_is_a_clash() -> None:
     machine = machine_with("x")
     machine.put(GLSN(2), "y", b"")
     machine.delete(GLSN(3), "y")
-    assert judge(machine, Footprint(SER, GLSN(1), ("y",))) == Clash("y", GLSN(3), GLSN(1))
-    assert judge(machine, Footprint(SER, GLSN(3), ("y",))) is None
+    assert find_clash(machine, Footprint(SER, GLSN(1), ("y",))) == Clash("y", GLSN(3), GLSN(1))
+    assert find_clash(machine, Footprint(SER, GLSN(3), ("y",))) is None
 
 
 def test_blind_writes_never_clash_under_serializable() -> None:
@@ -136,13 +136,13 @@ def test_a_delete_whose_tombstone_is_forgotten_is_still_a_clash(footprint: Footp
 def test_a_key_that_is_still_there_is_judged_exactly_however_old_the_snapshot_is() -> None:
     machine = machine_with("x", "y", "y", "y")
     machine.retain(Retention(changes=0))
-    assert judge(machine, Footprint(SER, GLSN(1), ("x",))) is None
-    assert judge(machine, Footprint(SI, GLSN(1), (), (), {"x": b""})) is None
-    assert judge(machine, Footprint(SER, GLSN(1), ("y",))) == Clash("y", GLSN(4), GLSN(1))
+    assert find_clash(machine, Footprint(SER, GLSN(1), ("x",))) is None
+    assert find_clash(machine, Footprint(SI, GLSN(1), (), (), {"x": b""})) is None
+    assert find_clash(machine, Footprint(SER, GLSN(1), ("y",))) == Clash("y", GLSN(4), GLSN(1))
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=20))
-def test_once_refused_always_refused(commands: list[Command]) -> None:
+def test_once_refused_always_refused(commands: list[KvCommand]) -> None:
     """So who sees a clash in what he has applied so far need not ask the log."""
     machine, history = CodedKvMachine(), KvHistory()
     refused: list[Footprint] = []
@@ -151,8 +151,8 @@ def test_once_refused_always_refused(commands: list[Command]) -> None:
         if isinstance(command, Commit):
             ranges = [KeyRange(*keys) for keys in command.ranges]
             asked = Footprint(command.isolation, command.snapshot, command.reads, ranges, command.writes)
-            if judge(machine, asked):
+            if find_clash(machine, asked):
                 refused.append(asked)
-        machine.apply(history.next, encode_command(command))
+        machine.apply(history.next, encode_kv_command(command))
         history.write({})
-        assert all(judge(machine, asked) for asked in refused)
+        assert all(find_clash(machine, asked) for asked in refused)

@@ -46,7 +46,7 @@ def skip(
 
 
 async def _skip(where: Target, topic: str, position: int, force: bool) -> tuple[str, int]:
-    from varlog.recipes.core.envelope import Skip, command_machine, newer_command, seal_skip
+    from varlog.recipes.core.envelope import Skip, command_machine, encode_skip, newer_command
 
     async with where.log(topic, create=False) as log:
         entry = await log.read(position)
@@ -62,5 +62,5 @@ async def _skip(where: Target, topic: str, position: int, force: bool) -> tuple[
                 f"the entry at {position} of {topic} is a command of machine {machine!r} that this version can read: use --force "
                 f"if the machine stops there"
             )
-        appended = await log.append(seal_skip(Skip(machine, position)))
+        appended = await log.append(encode_skip(Skip(machine, position)))
         return machine, appended.glsn

@@ -13,7 +13,7 @@ from varlog.client.log import Log
 from varlog.client.loop_bridge import LoopBridge
 from varlog.model.cluster import ClusterView, NamedWriter
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 
@@ -74,7 +74,7 @@ class BlockingConnector:
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> RangeSize:
+    ) -> StreamRange:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return self.run(self._connector.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))

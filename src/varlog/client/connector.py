@@ -19,7 +19,7 @@ from varlog.client.routing import Routing
 from varlog.client.tailing_reader import TailingReader
 from varlog.model.cluster import ClusterView, NamedWriter
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
@@ -109,7 +109,7 @@ class Connector:
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> RangeSize:
+    ) -> StreamRange:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return await self._ordered.measure(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from varlog.client.routing import ATTEMPT_S, Routing, expect
-from varlog.model.entry import RangeSize
+from varlog.model.entry import StreamRange
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
@@ -53,7 +53,7 @@ class NodeClient:
 
     async def measure(
         self, log_stream: LogStreamID | int, begin: GLSN | int, end: GLSN | int, points_max: int = 256
-    ) -> RangeSize:
+    ) -> StreamRange:
         """How the node's own replica has the entries with a GLSN in [begin, end)."""
         return await self._measure(MeasureRange(LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max))
 
@@ -69,7 +69,7 @@ class NodeClient:
 
     async def measure_unit(
         self, log_stream: LogStreamID | int, epoch: Epoch, begin: LLSN, end: LLSN, points_max: int = 256
-    ) -> RangeSize:
+    ) -> StreamRange:
         """How the node's own log unit has LLSNs [begin, end) (sequenced ordering)."""
         return await self._measure(MeasureUnit(LogStreamID(log_stream), epoch, begin, end, points_max))
 
@@ -87,9 +87,9 @@ class NodeClient:
         """Have the node check the entries [begin, end); what it finds damaged is repaired."""
         await self._ask(CheckEntries(LogStreamID(log_stream), LLSN(begin), LLSN(end)), Done)
 
-    async def _measure(self, request: MeasureRange | MeasureUnit) -> RangeSize:
+    async def _measure(self, request: MeasureRange | MeasureUnit) -> StreamRange:
         found = await self._ask(request, MeasureRangeReply)
-        return RangeSize(found.begin, found.end, found.bytes, found.points)
+        return StreamRange(found.begin, found.end, found.bytes, found.points)
 
     async def _ask(self, request: Message, answer: type[M]) -> M:
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)

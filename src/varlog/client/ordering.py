@@ -12,7 +12,7 @@ from varlog.client.append_rules import InflightBatch
 from varlog.client.chunk import Cut, Part
 from varlog.client.merge_rules import Stretch
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Entry, Position, RangeSize
+from varlog.model.entry import Entry, Position, StreamRange
 from varlog.model.errors import InvalidRequest
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
@@ -99,7 +99,7 @@ class OrderedTopic(Protocol):
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeSize: ...
+    ) -> StreamRange: ...
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position: ...
 

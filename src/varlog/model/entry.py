@@ -1,4 +1,4 @@
-"""What a client returns: Position of an append, Run of a batch, Entry, RangeSize."""
+"""What a client returns: Position of an append, Run of a batch, Entry, StreamRange."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return Position(self.glsn, self.llsn, self.log_stream)
 
 
-class RangeSize(msgspec.Struct, frozen=True, gc=False):
+class StreamRange(msgspec.Struct, frozen=True, gc=False):
     """LLSNs [begin, end) of a log stream, and roughly how many bytes they have on disk. `points` are (LLSN, bytes
     before it in the range), ascending, strictly inside the range, spaced about evenly in bytes."""
 

@@ -1,4 +1,4 @@
-"""recipes: what people build on a log: replicated state machines, locks, leaders, queues, a key/value store with transactions.
+"""recipes: state machines, locks, leaders, queues and a key/value store on a log.
 
     async with varlog.aio.connect(...) as log, recipes.KeyValue.open(log) as kv: ...
     with varlog.connect(...) as log, recipes.blocking.KeyValue(log) as kv: ...
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from varlog.recipes.lock.election import Election, Leader, Leadership
     from varlog.recipes.lock.fenced import FencedResource
     from varlog.recipes.lock.guard import LockGuard
-    from varlog.recipes.lock.lock import Holder, Lock
+    from varlog.recipes.lock.lock import Lock, LockHolder
     from varlog.recipes.queue.queue import Claim, Queue, QueueSize
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "Election",
     "FencedResource",
     "HistoryGone",
-    "Holder",
     "Isolation",
     "KeyRange",
     "KeyValue",
@@ -63,6 +62,7 @@ __all__ = [
     "Lock",
     "LockBusy",
     "LockGuard",
+    "LockHolder",
     "LockLost",
     "MachineFailed",
     "NewerCommand",
@@ -90,7 +90,7 @@ _HOMES = {
     "kv.key_order": ("KeyRange",),
     "kv.key_value": ("KeyValue",),
     "kv.kv_machine": ("Change",),
-    "lock.lock": ("Holder", "Lock"),
+    "lock.lock": ("LockHolder", "Lock"),
     "queue.queue": ("Claim", "Queue", "QueueSize"),
     "core.replicated": ("ReplicatedStateMachine", "StateMachine"),
     "core.snapshots": ("Snapshots",),

@@ -1,18 +1,18 @@
 """The errors of the recipes, under VarlogError. Each says what is known, carries its facts as fields, and has one remedy.
 
 VarlogError
-├── ReplicaStopped     a replica that applies nothing more, for good: close it; what it is told by says what to mend
-│   ├── MachineFailed  apply() or restore() raised: a bug of the machine
+├── ReplicaStopped     a replica that applies nothing more, for good: close it; the message says what to fix
+│   ├── MachineFailed  apply() or restore() raised: a bug in the machine
 │   ├── BehindTrim     what the replica would apply next was trimmed, and no snapshot covers it
 │   ├── NewerCommand   a command in a format that this version does not know
-│   └── PositionSkipped an operator has had a position passed over that this replica has applied: open it again
-├── Conflict           a transaction that was not committed: somebody else changed what it depends on. Run it again
+│   └── PositionSkipped an operator has had a position skipped that this replica has applied: open it again
+├── Conflict           a transaction that was not committed: another one changed what it depends on. Run it again
 │   └── SnapshotTooOld the state that it reads is not remembered any more
-├── ClaimLost          an item of a queue that is somebody else's now: its work will be done again
+├── ClaimLost          an item of a queue that another claim has now: its work will be done again
 ├── LockBusy           a lock or an election that others had for as long as was waited
 ├── LockLost           a lock or a leadership that is not ours any more: stop what it was for
 ├── NotHeld            a release of what is not held
-├── StaleToken         work in the name of a lock that somebody else has had since
+├── StaleToken         work in the name of a lock that was granted again since
 ├── HistoryGone        a watch from a revision whose later changes are not all remembered
 └── OutcomeUnknown
     └── ResultLost     applied, once; but its result is not known here any more
@@ -29,7 +29,7 @@ class ReplicaStopped(VarlogError):
 
 
 class MachineFailed(ReplicaStopped):
-    """The machine raised where it must not. Whatever it had done of that command, its state is not used any more."""
+    """The machine raised where it must not. Its state, with whatever it had done of that command, is not used any more."""
 
     def __init__(self, machine: str, at: GLSN, why: str) -> None:
         super().__init__(machine, at, why)
@@ -40,7 +40,7 @@ class MachineFailed(ReplicaStopped):
     def message(self) -> str:
         return (
             f"machine {self.machine!r} failed at position {self.at}, and its replica has stopped there: {self.why}. "
-            f"Mend the machine (apply() returns a refusal, and never raises), or have the position passed over by all replicas "
+            f"Fix the machine (apply() returns a refusal, and never raises), or have the position skipped by all replicas "
             f"(`varlog recipe skip TOPIC {self.at} --force`), then open it again"
         )
 
@@ -57,12 +57,12 @@ class BehindTrim(ReplicaStopped):
     def message(self) -> str:
         return (
             f"machine {self.machine!r} is at position {self.applied}, and everything below {self.oldest} was trimmed: open it with "
-            f"the store that has a snapshot of position {self.oldest - 1} or later, or begin it anew in another topic"
+            f"the store that has a snapshot of position {self.oldest - 1} or later, or start it again in another topic"
         )
 
 
 class NewerCommand(ReplicaStopped):
-    """To pass over it would let this replica differ from those that apply it."""
+    """Skipping it would let this replica differ from those that apply it."""
 
     def __init__(self, machine: str, at: GLSN, version: int | str) -> None:
         super().__init__(machine, at, version)
@@ -73,13 +73,13 @@ class NewerCommand(ReplicaStopped):
     def message(self) -> str:
         return (
             f"the command of machine {self.machine!r} at position {self.at} has format {self.version}, which this varlog does not "
-            f"know: use the version that wrote it. If no version did, have it passed over by all replicas: "
+            f"know: use the version that wrote it. If no version did, have it skipped by all replicas: "
             f"`varlog recipe skip TOPIC {self.at}`, then open the machine again"
         )
 
 
 class PositionSkipped(ReplicaStopped):
-    """An operator has had a position passed over, and this replica had applied it, or failed at it, before."""
+    """An operator has had a position skipped, and this replica had applied it, or failed at it, before."""
 
     def __init__(self, machine: str, at: GLSN, by: GLSN) -> None:
         super().__init__(machine, at, by)
@@ -89,13 +89,13 @@ class PositionSkipped(ReplicaStopped):
 
     def message(self) -> str:
         return (
-            f"the entry at {self.by} has position {self.at} passed over by every replica of machine {self.machine!r}, and this one "
-            f"had met it before: open it again, and it is built without that position"
+            f"the entry at {self.by} has position {self.at} skipped by every replica of machine {self.machine!r}, and this one had "
+            f"reached it before: open it again, and it is built without that position"
         )
 
 
 class ResultLost(OutcomeUnknown):
-    """It was applied, once. The replica that sent it went on from a snapshot that has it, and never saw what it returned."""
+    """It was applied, once. The replica that sent it continued from a snapshot that has it, and never saw what it returned."""
 
     def message(self) -> str:
         return f"this was applied once, and its result is lost: {self.why}"
@@ -121,7 +121,7 @@ class Conflict(VarlogError):
 
 
 class SnapshotTooOld(Conflict):
-    """Too much was written since the transaction began: whether `key` was changed meanwhile cannot be told, or not be read."""
+    """Too much was written since the transaction began: whether `key` was changed meanwhile is not known, or it cannot be read."""
 
     def __init__(self, key: str, snapshot: GLSN, keys: str = "") -> None:
         VarlogError.__init__(self, key, snapshot, keys)
@@ -148,13 +148,13 @@ class HistoryGone(VarlogError):
 
     def message(self) -> str:
         return (
-            f"changes after revision {self.after} are not all remembered, only those after {self.oldest}: read what is there with "
+            f"changes after revision {self.after} are not all remembered, only those after {self.oldest}: read the state with "
             f"range(), and watch from then on; KeyValue.retain() keeps more history"
         )
 
 
 class ClaimLost(VarlogError):
-    """An item of a queue that is not the caller's any more: somebody else has it, or will, or is done with it."""
+    """An item of a queue that is not the caller's any more: another claim has it, or will, or it is done."""
 
     def __init__(self, number: int, token: GLSN, why: str) -> None:
         super().__init__(number, token, why)
@@ -164,13 +164,13 @@ class ClaimLost(VarlogError):
 
     def message(self) -> str:
         return (
-            f"item {self.number} is not claimed by token {self.token} any more: {self.why}. Whoever has it next does its work "
+            f"item {self.number} is not claimed by token {self.token} any more: {self.why}. Its next consumer does its work "
             f"again; a longer `ttl_s` gives more time"
         )
 
 
 class LockBusy(VarlogError):
-    """It was not granted in time. Nothing is left in the line. `who` has it, under `token`; "" if nobody, or nobody gave a name."""
+    """It was not granted in time. Nothing is left in the line. `who` has it, under `token`; "" if none does, or it has no name."""
 
     def __init__(self, what: str, waited_s: float, who: str, token: GLSN) -> None:
         super().__init__(what, waited_s, who, token)
@@ -185,7 +185,7 @@ class LockBusy(VarlogError):
 
 
 class LockLost(VarlogError):
-    """Its signs of life did not get into the log in time, so others may have it now."""
+    """Its heartbeats did not get into the log in time, so others may have it now."""
 
     def __init__(self, what: str, token: GLSN) -> None:
         super().__init__(what, token)
@@ -200,7 +200,7 @@ class LockLost(VarlogError):
 
 
 class NotHeld(VarlogError):
-    """There is nothing to let go of."""
+    """There is nothing to release."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -211,7 +211,7 @@ class NotHeld(VarlogError):
 
 
 class StaleToken(VarlogError):
-    """Whoever has this token lost the lock since, and does not know it yet."""
+    """The holder of this token has lost the lock since, and does not know it yet."""
 
     def __init__(self, what: str, token: GLSN, newest: GLSN) -> None:
         super().__init__(what, token, newest)
@@ -220,4 +220,4 @@ class StaleToken(VarlogError):
         self.newest = newest
 
     def message(self) -> str:
-        return f"{self.what} has seen token {self.newest}, and takes nothing by the older {self.token}: acquire the lock again"
+        return f"{self.what} has seen token {self.newest}, and accepts nothing with the older {self.token}: acquire the lock again"

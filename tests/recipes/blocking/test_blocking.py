@@ -43,7 +43,7 @@ def test_a_machine_executes_looks_waits_and_begins_from_its_snapshot(log: varlog
     kept = blocking.DirectorySnapshots(tmp_path / "snapshots")
     with blocking.ReplicatedStateMachine(log, Words(), name="words", snapshots=kept) as words:
         assert [words.execute(word) for word in (b"to", b"be")] == [1, 2]
-        assert words.look(lambda machine: list(machine.words)) == ["to", "be"]
+        assert words.read(lambda machine: list(machine.words)) == ["to", "be"]
         assert words.wait(lambda machine: machine.words[1] if len(machine.words) > 1 else None) == "be"
         with pytest.raises(TimeoutError):
             words.wait(lambda machine: None, timeout_s=0.01)
@@ -51,7 +51,7 @@ def test_a_machine_executes_looks_waits_and_begins_from_its_snapshot(log: varlog
         words.execute(b"or")
     with blocking.ReplicatedStateMachine(log, Words(), name="words", snapshots=kept) as again:
         assert again.catch_up() == 3
-        assert again.look(lambda machine: machine.snapshot()) == b"to be or"
+        assert again.read(lambda machine: machine.snapshot()) == b"to be or"
 
 
 def test_snapshots_can_be_in_a_topic_of_another_log(log: varlog.Log, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_queue_gives_each_item_to_one(log: varlog.Log) -> None:
         assert (again.body, again.deliveries) == (b"b", 2)
         again.done()
         assert tuple(queue.size()) == (1, 0)
-        queue.take().give_back()
+        queue.take().release()
         queue.take(timeout_s=10).done()
         assert queue.take_now() is None
         with pytest.raises(TimeoutError, match="nothing came to queue"):

@@ -12,7 +12,7 @@ from tests.recipes.scripted_log import Fate, ScriptedLog
 from varlog.model.errors import EntryTooLarge, NotAccepted, OutcomeUnknown, Unavailable
 from varlog.recipes.core import command_rules
 from varlog.recipes.core.command_rules import Sessions
-from varlog.recipes.core.envelope import MAGIC, Envelope, Opener, seal
+from varlog.recipes.core.envelope import MAGIC, Envelope, Opener, encode_envelope
 from varlog.recipes.core.replicated import PIECE_ENTRIES
 from varlog.recipes.errors import NewerCommand
 
@@ -324,8 +324,8 @@ def test_what_is_no_command_of_this_machine_is_passed_over() -> None:
     async def body(log: ScriptedLog) -> None:
         log.put(b"")
         log.put(b"hello")
-        log.put(seal(Envelope(NAME, b"c", 0, 1, 1, b"x"))[:-1])
-        log.put(MAGIC + b"\x02" + seal(Envelope("another", b"c", 0, 1, 1, b"x"))[5:])
+        log.put(encode_envelope(Envelope(NAME, b"c", 0, 1, 1, b"x"))[:-1])
+        log.put(MAGIC + b"\x02" + encode_envelope(Envelope("another", b"c", 0, 1, 1, b"x"))[5:])
         async with opened(log, seed=1) as one, opened(log, name="listed", seed=2) as other:
             assert await other.execute(b"o") == 1
             assert await one.execute(b"a") == 1
@@ -339,7 +339,7 @@ def test_a_command_of_a_newer_format_stops_the_replica() -> None:
 
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
-            log.put(MAGIC + b"\x02" + seal(Envelope(NAME, b"c", 0, 1, 1, b"x"))[5:])
+            log.put(MAGIC + b"\x02" + encode_envelope(Envelope(NAME, b"c", 0, 1, 1, b"x"))[5:])
             error = await expect(NewerCommand, replica.catch_up())
             assert "position 1 has format 2" in str(error)
             assert "use the version that wrote it" in str(error)

@@ -30,14 +30,14 @@ def test_a_replica_opens_from_the_newest_snapshot_and_what_came_after_it() -> No
     """R-USE-2: a replica of a state machine can begin late."""
 
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf, seed=1) as one:
+        contents = Shelf()
+        async with opened(log, contents, seed=1) as one:
             await one.execute(b"a")
             await one.execute(b"b")
             assert await one.checkpoint(trim=True) == 2
             assert (log.positions, log.trims) == ({NAME: 2}, [2])
             await one.execute(b"c")
-            async with opened(log, shelf, seed=2) as two:
+            async with opened(log, contents, seed=2) as two:
                 assert (two.machine.taken, two.applied) == ([b"a", b"b", b"c"], 3)
 
     in_virtual_time(body)
@@ -45,13 +45,13 @@ def test_a_replica_opens_from_the_newest_snapshot_and_what_came_after_it() -> No
 
 def test_a_copy_that_comes_after_the_snapshot_is_known_from_it() -> None:
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf, seed=1) as one:
+        contents = Shelf()
+        async with opened(log, contents, seed=1) as one:
             log.fates.append(Fate.LATE)
             await one.execute(b"a")
             await one.checkpoint(trim=True)
             log.put(log.late.pop())
-            async with opened(log, shelf, seed=2) as two:
+            async with opened(log, contents, seed=2) as two:
                 assert two.machine.taken == [b"a"]
 
     in_virtual_time(body)
@@ -103,13 +103,13 @@ def test_without_a_store_there_is_no_checkpoint() -> None:
 
 def test_a_replica_that_fell_behind_a_trim_goes_on_from_a_newer_snapshot() -> None:
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf, seed=1) as slow:
+        contents = Shelf()
+        async with opened(log, contents, seed=1) as slow:
             await slow.execute(b"a")
             log.change(held=True)
             seen = asyncio.create_task(slow.wait(lambda m: list(m.taken) if len(m.taken) > 2 else None))
             others = log.for_others()
-            async with opened(others, shelf, seed=2) as fast:
+            async with opened(others, contents, seed=2) as fast:
                 await fast.execute(b"b")
                 await fast.execute(b"c")
                 await fast.checkpoint(trim=True)
@@ -123,8 +123,8 @@ def test_a_replica_that_fell_behind_a_trim_goes_on_from_a_newer_snapshot() -> No
 
 def test_behind_a_trim_without_a_snapshot_everybody_hears_so() -> None:
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf) as replica:
+        contents = Shelf()
+        async with opened(log, contents) as replica:
             await replica.execute(b"a")
             log.change(held=True)
             waiting = [
@@ -140,7 +140,7 @@ def test_behind_a_trim_without_a_snapshot_everybody_hears_so() -> None:
             error = await expect(BehindTrim, replica.execute(b"c"))
             assert "is at position 1, and everything below 3 was trimmed" in str(error)
             assert len(log.appended) == 2
-        await expect(BehindTrim, opened(log, shelf, seed=2))
+        await expect(BehindTrim, opened(log, contents, seed=2))
         assert log.positions == {NAME: 0}
 
     in_virtual_time(body)
@@ -152,13 +152,13 @@ def jump(*, b_is_applied: bool) -> tuple[list[bytes], Any]:
     found: list[Any] = []
 
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        slow = await opened(log, shelf, seed=1)
+        contents = Shelf()
+        slow = await opened(log, contents, seed=1)
         log.change(held=True)
         log.fates.append(Fate.ANSWER_LOST if b_is_applied else Fate.LATE)
         call = asyncio.create_task(slow.execute(b"b", timeout_s=30))
         await asyncio.sleep(1)
-        async with opened(log.for_others(), shelf, seed=2) as fast:
+        async with opened(log.for_others(), contents, seed=2) as fast:
             await fast.execute(b"x")
             await fast.checkpoint(trim=True)
         log.change(held=False)
@@ -188,19 +188,19 @@ def test_a_command_that_is_not_in_the_snapshot_goes_on_behind_it() -> None:
 
 def test_a_snapshot_of_another_machine_or_version_is_refused_and_a_damaged_one_is_passed_over() -> None:
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf) as replica:
+        contents = Shelf()
+        async with opened(log, contents) as replica:
             await replica.execute(b"a")
             await replica.checkpoint()
-        position, content = shelf.saved[NAME]
-        shelf.saved[NAME] = (position, content[:4] + b"\x07" + content[5:])
-        assert "has format 07" in str(await expect(PreconditionFailed, opened(log, shelf)))
+        position, content = contents.saved[NAME]
+        contents.saved[NAME] = (position, content[:4] + b"\x07" + content[5:])
+        assert "has format 07" in str(await expect(PreconditionFailed, opened(log, contents)))
         for damaged in (b"something", content[:-1], b""):
-            shelf.saved[NAME] = (position, damaged)
-            async with opened(log, shelf) as replica:
+            contents.saved[NAME] = (position, damaged)
+            async with opened(log, contents) as replica:
                 assert replica.machine.taken == [b"a"]
-        shelf.saved["other"] = (position, content)
-        error = await expect(PreconditionFailed, opened(log, shelf, name="other"))
+        contents.saved["other"] = (position, content)
+        error = await expect(PreconditionFailed, opened(log, contents, name="other"))
         assert "a snapshot of machine 'list' under the name 'other'" in str(error)
 
     in_virtual_time(body)
@@ -211,8 +211,8 @@ def test_a_snapshot_of_another_machine_or_version_is_refused_and_a_damaged_one_i
 
 def test_a_machine_that_raises_stops_its_replica_and_nothing_is_skipped() -> None:
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
-        async with opened(log, shelf, seed=1) as replica, opened(log, seed=2) as other:
+        contents = Shelf()
+        async with opened(log, contents, seed=1) as replica, opened(log, seed=2) as other:
             waiting: asyncio.Task[None] = asyncio.create_task(replica.wait(lambda machine: None))
             before = asyncio.create_task(replica.execute(b"a"))
             failing = asyncio.create_task(replica.execute(b"boom"))
@@ -225,7 +225,7 @@ def test_a_machine_that_raises_stops_its_replica_and_nothing_is_skipped() -> Non
                 await expect(MachineFailed, call)
             await expect(MachineFailed, other.catch_up())
             assert (replica.applied, other.applied, replica.machine.taken) == (1, 1, [b"a"])
-            assert shelf.saved == {}
+            assert contents.saved == {}
 
     in_virtual_time(body)
 
@@ -234,7 +234,7 @@ def test_no_snapshot_is_taken_of_a_machine_that_failed_just_now() -> None:
     """It may have done half of a command."""
 
     async def body(log: ScriptedLog) -> None:
-        shelf = Shelf()
+        contents = Shelf()
         calls: list[asyncio.Task[GLSN]] = []
 
         class Hasty(Sequence):
@@ -244,11 +244,11 @@ def test_no_snapshot_is_taken_of_a_machine_that_failed_just_now() -> None:
                     calls.append(asyncio.create_task(replica.checkpoint()))
                 return super().apply(at, command)
 
-        opening = ReplicatedStateMachine.open(log.log, Hasty(), name=NAME, snapshots=shelf)
+        opening = ReplicatedStateMachine.open(log.log, Hasty(), name=NAME, snapshots=contents)
         async with opening as replica:
             await expect(MachineFailed, replica.execute(b"boom"))
             await expect(MachineFailed, calls[0])
-            assert shelf.saved == {}
+            assert contents.saved == {}
 
     in_virtual_time(body)
 

@@ -15,7 +15,7 @@ from varlog.model.lsn import GLSN
 from varlog.recipes.core import topic_snapshots
 from varlog.recipes.core.directory_snapshots import DirectorySnapshots
 from varlog.recipes.core.snapshots import Snapshots
-from varlog.recipes.core.topic_snapshots import Chunk, TopicSnapshots, encode_chunk
+from varlog.recipes.core.topic_snapshots import SnapshotChunk, TopicSnapshots, encode_chunk
 from varlog.runtime.environment import system_environment
 
 DEADLINE_S = 60
@@ -219,7 +219,7 @@ def test_one_that_was_never_finished_goes_with_the_next(tmp_path: Path) -> None:
         async with topics(tmp_path) as connect:
             log = await connect("snapshots")
             store = TopicSnapshots(log)
-            await log.append(encode_chunk(Chunk("a", GLSN(5), b"s" * 16, 0, 2, 0, b"half")))
+            await log.append(encode_chunk(SnapshotChunk("a", GLSN(5), b"s" * 16, 0, 2, 0, b"half")))
             assert await store.newest("a") is None
             await store.save("a", GLSN(6), b"whole")
             assert (await log.trimmed(), await store.newest("a")) == (1, (6, b"whole"))
@@ -231,7 +231,7 @@ def test_a_damaged_one_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     async def body() -> None:
         async with topics(tmp_path) as connect:
             log = await connect("snapshots")
-            await log.append(encode_chunk(Chunk("a", GLSN(5), b"s" * 16, 0, 1, 1234, b"wrong")))
+            await log.append(encode_chunk(SnapshotChunk("a", GLSN(5), b"s" * 16, 0, 1, 1234, b"wrong")))
             assert await TopicSnapshots(log).newest("a") is None
 
     run(body)

@@ -17,7 +17,7 @@ from varlog.model.errors import InvalidRequest, Unavailable
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.recipes.errors import LockBusy, LockLost, MachineFailed, NotHeld
 from varlog.recipes.lock.guard import LockGuard
-from varlog.recipes.lock.lock import Holder, Lock
+from varlog.recipes.lock.lock import Lock, LockHolder
 
 SLOW, FAST = 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX
 TTL_S = 10.0
@@ -52,7 +52,7 @@ def test_a_lock_goes_from_one_to_the_next_in_the_order_they_came_with_growing_to
         for lock, party in [*zip(locks, parties, strict=True)][1:]:
             waiting.append(asyncio.create_task(work(lock, party.name)))
             await passed(0.5)
-        assert await locks[3].holder() == Holder("party-1", first.token)
+        assert await locks[3].holder() == LockHolder("party-1", first.token)
         assert line(locks[3]) == ["party-1", "party-2", "party-3", "party-4"]
         assert await first.release()
         await asyncio.gather(*waiting)
@@ -475,7 +475,9 @@ def test_a_lock_on_a_real_log(tmp_path: Path) -> None:
             for _ in range(3):
                 for lock in (one, other):
                     async with lock as hold:
-                        assert await other.holder() == Holder("one" if lock is one else "other", hold.token)
+                        assert await other.holder() == LockHolder(
+                            "one" if lock is one else "other", hold.token
+                        )
                         tokens.append(hold.token)
             assert tokens == sorted(set(tokens))
 

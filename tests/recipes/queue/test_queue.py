@@ -89,7 +89,7 @@ def test_an_item_given_back_comes_before_those_put_later() -> None:
         async with opened(log) as queue:
             await queue.put_all([b"a", b"b"])
             first = await queue.take()
-            await first.give_back()
+            await first.release()
             assert not first.held
             again = await queue.take()
             assert (again.body, again.deliveries) == (b"a", 2)
@@ -108,7 +108,7 @@ def test_with_a_block_it_is_done_or_given_back_if_the_block_raises() -> None:
             async with await queue.take() as claim:
                 assert claim.deliveries == 2
             assert await queue.take_now() is None
-            with pytest.raises(ClaimLost, match="done or given back before"):
+            with pytest.raises(ClaimLost, match="done or released before"):
                 await claim.done()
 
     in_virtual_time(body)
@@ -151,7 +151,7 @@ def test_the_item_of_a_lost_holder_goes_to_another_after_its_holder_knows(
             assert now() - began < 2 * TTL_S
             assert again.token > claim.token
             cut_off.fates.clear()  # type: ignore[attr-defined]
-            with pytest.raises(ClaimLost, match="not heard of"):
+            with pytest.raises(ClaimLost, match="sent no heartbeat"):
                 await claim.done()
             await again.done()
 

@@ -19,7 +19,7 @@ from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.client.routing_rules import in_turn
 from varlog.model.cluster import LogStream
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import NotWritten, Trimmed, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -129,10 +129,10 @@ class RangeQueries:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeSize:
+    ) -> StreamRange:
         request = MeasureRange(log_stream, begin, end, points_max)
         found = await self._ask(log_stream, request, MeasureRangeReply, lambda one: one.complete, timeout_s)
-        return RangeSize(found.begin, found.end, found.bytes, found.points)
+        return StreamRange(found.begin, found.end, found.bytes, found.points)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         request = FindTime(log_stream, time_us)

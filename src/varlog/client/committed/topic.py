@@ -11,7 +11,7 @@ from varlog.client.committed.sender import BatchSender
 from varlog.client.committed.subscriber import Subscription
 from varlog.client.routing import Routing
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Entry, Position, RangeSize
+from varlog.model.entry import Entry, Position, StreamRange
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Done, TrimTopic
@@ -55,7 +55,7 @@ class CommittedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeSize:
+    ) -> StreamRange:
         return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:

@@ -14,7 +14,7 @@ from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import NotWritten, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -117,7 +117,7 @@ class SequencedRangeQueries:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeSize:
+    ) -> StreamRange:
         """Holes do not matter: reading the range fills them."""
         backoff = Backoff(self._units.routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
@@ -126,14 +126,14 @@ class SequencedRangeQueries:
         if begin <= trimmed and begin < end:
             raise Trimmed(begin, trimmed + 1)
         if low >= high:
-            return RangeSize(low, low, 0)
+            return StreamRange(low, low, 0)
         _, found, _ = await self._units.ask_tail(
             log_stream,
             lambda now: MeasureUnit(log_stream, now.epoch, low, high, points_max),
             MeasureRangeReply,
             backoff,
         )
-        return RangeSize(low, high, found.bytes, found.points)
+        return StreamRange(low, high, found.bytes, found.points)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         backoff = Backoff(self._units.routing.environment, timeout_s)

@@ -18,7 +18,7 @@ from varlog.client.sequenced.subscriber import SequencedSubscription
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Entry, Position, RangeSize
+from varlog.model.entry import Entry, Position, StreamRange
 from varlog.model.errors import PreconditionFailed, TrimBeyondTail
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -80,7 +80,7 @@ class SequencedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeSize:
+    ) -> StreamRange:
         return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:

@@ -1,4 +1,4 @@
-"""ReplicatedStateMachine, Counter and TopicSnapshots without async"""
+"""ReplicatedStateMachine, Counter and TopicSnapshots without async."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], Generic[M]):
-    """One replica of the machine `name` in a topic. The machine is fed by the log's loop: look at it with `look` alone."""
+    """One replica of the machine `name` in a topic. The log's loop applies commands: read the machine with `read` only."""
 
     def __init__(
         self,
@@ -48,23 +48,20 @@ class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], G
         return self._run(self._inner.execute(command, timeout_s=timeout_s))
 
     def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
-        """Wait until everything is applied here that was acknowledged to anybody before this call."""
+        """Wait until everything is applied here that was acknowledged before this call."""
         return self._run(self._inner.catch_up(timeout_s=timeout_s))
 
-    def look(self, function: Callable[[M], T]) -> T:
-        """What `function` sees in the machine, while nothing is applied. It gives copies, and is quick: the loop waits for it."""
+    def read(self, function: Callable[[M], T]) -> T:
+        """What `function` returns for the machine, while nothing is applied. It returns copies, fast: the loop waits for it."""
         return self._call(lambda inner: function(inner.machine))
 
-    def wait(self, look: Callable[[M], T | None], *, timeout_s: float | None = None) -> T:
-        """What `look` gives, as soon as that is something else than None. TimeoutError after `timeout_s`."""
-        return self._run(self._inner.wait(look, timeout_s=timeout_s))
+    def wait(self, predicate: Callable[[M], T | None], *, timeout_s: float | None = None) -> T:
+        """What `predicate` returns, as soon as that is not None. TimeoutError after `timeout_s`."""
+        return self._run(self._inner.wait(predicate, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot, and say so by a named reader; `trim`: also trim the topic, up to where every named reader is."""
+        """Save a snapshot, and record it with a named reader; `trim`: also trim the topic, up to where every named reader is."""
         return self._run(self._inner.checkpoint(trim=trim))
-
-
-# Counter without async.
 
 
 class Counter(SyncFacade[counter.Counter]):
@@ -84,11 +81,11 @@ class Counter(SyncFacade[counter.Counter]):
         super().__init__(log, opening)
 
     def add(self, amount: int = 1, *, timeout_s: float | None = None) -> int:
-        """Add, or with a negative amount take away; returns the value right after it."""
+        """Add, or with a negative amount subtract; returns the value right after it."""
         return self._run(self._inner.add(amount, timeout_s=timeout_s))
 
     def set(self, value: int, *, timeout_s: float | None = None) -> None:
-        """Let it go on from `value`."""
+        """Set it to `value`."""
         self._run(self._inner.set(value, timeout_s=timeout_s))
 
     def compare_and_set(self, value: int, expected: int, *, timeout_s: float | None = None) -> bool:
@@ -96,19 +93,17 @@ class Counter(SyncFacade[counter.Counter]):
         return self._run(self._inner.compare_and_set(value, expected, timeout_s=timeout_s))
 
     def value(self, *, stale: bool = False, timeout_s: float | None = None) -> int:
-        """What it is now. `stale`: what this process has heard of, without asking."""
+        """Its value now. `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.value(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
+        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
         return self._run(self._inner.checkpoint(trim=trim))
 
 
-# TopicSnapshots over a log of `varlog.connect`, for recipes without async: its loop is another one than theirs.
-
-
 class TopicSnapshots:
-    """In the topic of `log`, which holds nothing else, and is closed after the recipes that use it."""
+    """In the topic of `log`, which holds nothing else, and is closed after the recipes that use it. Its loop is another one than
+    theirs."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -124,7 +119,7 @@ class TopicSnapshots:
         return await self._there(self._inner.newest(name))
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        """In the log's loop, while this one goes on."""
+        """In the log's loop, while this one continues."""
         worker = self._environment.make_worker("snapshots")
         try:
             return await worker.run(lambda: self._log.connector.run(work))

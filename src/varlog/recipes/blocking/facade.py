@@ -1,4 +1,4 @@
-"""SyncFacade: what every recipe without async has in common: an inner one in the loop of a log, and an end."""
+"""SyncFacade: an async recipe in the loop of a blocking log, and its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SyncFacade(Generic[I]):
         return call(self._log, lambda: function(self._inner))
 
     def close(self) -> None:
-        """Let go of it; the log stays open. Again, or after the log, is harmless."""
+        """Close it; the log stays open. Repeated, or after the log, it does nothing."""
         if not self._log.closed:
             self._run(self._close())
 
@@ -45,7 +45,7 @@ class SyncFacade(Generic[I]):
 
 
 def call(log: blocking.Log, function: Callable[[], T]) -> T:
-    """What `function` returns, called in the loop of `log`: nothing is applied while it looks."""
+    """What `function` returns, called in the loop of `log`: nothing is applied meanwhile."""
 
     async def called() -> T:
         return function()

@@ -42,7 +42,7 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
 
     @property
     def inner(self) -> key_value.KeyValue:
-        """The map itself, which is used in the log's loop alone."""
+        """The async map beneath; it is used in the log's loop only."""
         return self._inner
 
     # --- Writing --------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         return self._run(self._inner.compare_and_set(key, value, expected, timeout_s=timeout_s))
 
     def write(self, writes: Mapping[str, Buffer | None], *, timeout_s: float | None = None) -> GLSN:
-        """Many keys at once, at one revision; None deletes. Nobody ever sees some of it."""
+        """Many keys at once, at one revision; None deletes. No reader ever sees a part of it."""
         return self._run(self._inner.write(writes, timeout_s=timeout_s))
 
     def retain(
@@ -79,7 +79,7 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
     # --- Reading --------------------------------------------------------------------------------------------------------
 
     def get(self, key: str, *, stale: bool = False, timeout_s: float | None = None) -> Change | None:
-        """The key's value and revision; None if it is not there."""
+        """The key's value and revision; None if it does not exist."""
         return self._run(self._inner.get(key, stale=stale, timeout_s=timeout_s))
 
     def range(
@@ -96,7 +96,7 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> Generator[Change, None, None]:
         """Every change of keys that begin with `prefix`, in order, none left out; a value of None is a delete. From those after the
-        revision `after` on (None: after what is applied here now), for ever. HistoryGone if not all of them are remembered."""
+        revision `after` on (None: after what is applied here now), forever. HistoryGone if not all of them are remembered."""
         return self._log.connector.iterate(self._call(lambda inner: inner.watch(prefix, after=after)))
 
     @property
@@ -105,15 +105,13 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         return self._call(lambda inner: inner.revision)
 
     def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
-        """Wait until everything that anybody was told is done is applied here: stale reads after it are fresh."""
+        """Wait until every acknowledged write is applied here: stale reads after it are fresh."""
         return self._run(self._inner.catch_up(timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot; with `trim`, let the log forget what every named reader of the topic has."""
+        """Save a snapshot; with `trim`, also trim what every named reader of the topic is done with."""
         return self._run(self._inner.checkpoint(trim=trim))
 
-
-# Transactions and Transaction without async.
 
 T = TypeVar("T")
 
@@ -129,7 +127,7 @@ class Transaction:
         self.snapshot = inner.snapshot
 
     def get(self, key: str) -> bytes | None:
-        """The key's value; None if it is not there."""
+        """The key's value; None if it does not exist."""
         return call(self._log, lambda: self._inner.get(key))
 
     def range(
@@ -143,7 +141,7 @@ class Transaction:
         self._inner.put(key, value)
 
     def delete(self, key: str) -> None:
-        """Of a key that is not there: does nothing."""
+        """Deleting a key that does not exist does nothing."""
         self._inner.delete(key)
 
     def commit(self, *, timeout_s: float | None = None) -> GLSN:
@@ -151,7 +149,7 @@ class Transaction:
         return self._run(self._inner.commit(timeout_s=timeout_s))
 
     def abort(self) -> None:
-        """Drop it. Again, or after a commit, is harmless."""
+        """Drop it. Repeated, or after a commit, it does nothing."""
         self._inner.abort()
 
     def __enter__(self) -> Self:
@@ -178,7 +176,7 @@ class Transactions:
         stale: bool = False,
         timeout_s: float | None = None,
     ) -> Transaction:
-        """It sees everything that anybody was told is committed before; with `stale` it asks nobody."""
+        """It sees every commit that was acknowledged before; with `stale` it does not ask."""
         begun = self._run(self._inner.begin(isolation, stale=stale, timeout_s=timeout_s))
         return Transaction(self._log, begun)
 

@@ -13,7 +13,7 @@ from varlog.recipes.core.replicated import TIMEOUT_S
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.lock import election, guard, lock
 from varlog.recipes.lock.election import Leader
-from varlog.recipes.lock.lock import Holder
+from varlog.recipes.lock.lock import LockHolder
 
 
 class LockGuard:
@@ -45,7 +45,7 @@ class LockGuard:
         call(self._log, self._inner.check)
 
     def release(self) -> bool:
-        """Let go of it. Tells whether the next one can have it at once."""
+        """Release it. Returns whether the next one can have it immediately."""
         return self._run(self._inner.release())
 
 
@@ -78,14 +78,13 @@ class Lock(SyncFacade[lock.Lock]):
         return LockGuard(self._log, self._run(self._inner.acquire(timeout_s=timeout_s)))
 
     def release(self) -> bool:
-        """Let go of what this Lock holds. NotHeld if it holds nothing."""
+        """Release what this Lock holds. NotHeld if it holds nothing."""
         return self._run(self._inner.release())
 
     @contextmanager
     def holding(self, *, timeout_s: float | None = None) -> Iterator[LockGuard]:
-        """`with lock.holding() as lock_guard`: acquires and releases. Nobody can stop a thread: ask `lock_guard.check()` before
-        each step that
-        needs the lock. LockLost at the end, if it was lost meanwhile."""
+        """`with lock.holding() as lock_guard`: acquires and releases. A thread cannot be stopped: call `lock_guard.check()`
+        before each step that needs the lock. LockLost at the end, if it was lost meanwhile."""
         held = self.acquire(timeout_s=timeout_s)
         try:
             yield held
@@ -102,16 +101,13 @@ class Lock(SyncFacade[lock.Lock]):
         """The fencing token, while we hold it."""
         return self._call(lambda inner: inner.token)
 
-    def holder(self, *, stale: bool = False, timeout_s: float | None = None) -> Holder | None:
+    def holder(self, *, stale: bool = False, timeout_s: float | None = None) -> LockHolder | None:
         """Who has it, as the log says now; `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.holder(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
+        """Save a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
         return self._run(self._inner.checkpoint(trim=trim))
-
-
-# Election and Leadership without async.
 
 
 class Leadership(LockGuard):
@@ -124,7 +120,7 @@ class Leadership(LockGuard):
 
 
 class Election(SyncFacade[election.Election]):
-    """The election of one name in a topic. Who only looks on needs no name. Close it when it is used no more."""
+    """The election of one name in a topic. An observer needs no name. Close it after use."""
 
     def __init__(
         self,
@@ -151,13 +147,13 @@ class Election(SyncFacade[election.Election]):
         return Leadership(self._log, self._run(self._inner.campaign(timeout_s=timeout_s)))
 
     def resign(self) -> bool:
-        """Lead no more, at once; the next candidate does. NotHeld if we do not lead."""
+        """Stop leading, immediately; the next candidate leads. NotHeld if we do not lead."""
         return self._run(self._inner.resign())
 
     @contextmanager
     def leading(self, *, timeout_s: float | None = None) -> Iterator[Leadership]:
-        """`with election.leading() as leadership`: campaigns and resigns. Nobody can stop a thread: ask `leadership.check()` before
-        each step of a leader. LockLost at the end, if we were not leader any more."""
+        """`with election.leading() as leadership`: campaigns and resigns. A thread cannot be stopped: call `leadership.check()`
+        before each step of a leader. LockLost at the end, if we were not leader any more."""
         leadership = self.campaign(timeout_s=timeout_s)
         try:
             yield leadership
@@ -170,13 +166,12 @@ class Election(SyncFacade[election.Election]):
         return self._run(self._inner.leader(stale=stale, timeout_s=timeout_s))
 
     def observe(self) -> Generator[Leader | None, None, None]:
-        """Who leads now, and then each change, for ever; None: nobody does, or nothing was heard of the leader for its time to
-        live."""
+        """The leader now, and then each change, forever; None: there is none, or it sent no heartbeat for its time to live."""
         for (leader,) in self._log.connector.iterate(_packed(self._inner.observe())):
             yield leader
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
+        """Save a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
         return self._run(self._inner.checkpoint(trim=trim))
 
 

@@ -19,8 +19,8 @@ from varlog.recipes.queue.queue import QueueSize
 
 
 class Claim:
-    """One item of a queue. With `with` it is done at the end, or given back if the work raised. Its signs of life are sent by the
-    log's loop meanwhile."""
+    """One item of a queue. `with` completes it at the end, or releases it if the work raised. The log's loop sends its
+    heartbeats meanwhile."""
 
     def __init__(self, log: Log, inner: claim.Claim) -> None:
         self._log = log
@@ -33,21 +33,21 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """Nobody else has it now, by our own clock."""
+        """No other claim has it now, by our own clock."""
         return call(self._log, lambda: self._inner.held)
 
     @property
     def lost(self) -> bool:
-        """Somebody else has it, or may."""
+        """Another claim has it, or may."""
         return call(self._log, self._inner.lost.is_set)
 
     def done(self, *, timeout_s: float | None = None) -> None:
-        """The item is done with, for good. ClaimLost: it is not, and somebody else has it or will."""
+        """The item is done, for good. ClaimLost: it is not, and another consumer has it or will."""
         self._run(self._inner.done(timeout_s=timeout_s))
 
-    def give_back(self, *, timeout_s: float | None = None) -> None:
-        """Somebody else shall have it, before all that were put later."""
-        self._run(self._inner.give_back(timeout_s=timeout_s))
+    def release(self, *, timeout_s: float | None = None) -> None:
+        """Return the item to the queue, in its old place: another consumer gets it."""
+        self._run(self._inner.release(timeout_s=timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Claim:
 
 
 class Queue(SyncFacade[queue.Queue]):
-    """The queue of one name in a topic. At least once: an item whose holder is lost comes back, and is taken again by another."""
+    """The queue of one name in a topic. At least once: an item whose consumer is lost is delivered again, to another."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Queue(SyncFacade[queue.Queue]):
     def take(self, *, ttl_s: float = TTL_S, timeout_s: float | None = None) -> Claim:
         """Claim the first item that is ready; wait for one if there is none, as long as it takes (or TimeoutError).
 
-        `ttl_s`: if the holder is not heard of for so long, somebody else gets the item.
+        `ttl_s`: if the consumer sends no heartbeat for this long, another one gets the item.
         """
         return Claim(self._log, self._run(self._inner.take(ttl_s=ttl_s, timeout_s=timeout_s)))
 
@@ -96,9 +96,9 @@ class Queue(SyncFacade[queue.Queue]):
         return None if taken is None else Claim(self._log, taken)
 
     def size(self, *, stale: bool = False, timeout_s: float | None = None) -> QueueSize:
-        """How many items there are now. `stale`: as far as this process has heard, without asking."""
+        """How many items there are now. `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.size(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
+        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
         return self._run(self._inner.checkpoint(trim=trim))

@@ -1,7 +1,7 @@
-"""PURE. Sessions: a command is applied once; malformed and newer ones are not
+"""PURE. Sessions: a command is applied once; malformed and newer ones are not.
 
-A client may append a command again when nobody could tell it what became of the first time (law 10). All replicas keep the same
-sessions, because they see the same commands in the same order; a snapshot has them with it.
+A client may append a command again when the outcome of the first append is unknown (law 10). All replicas keep the same sessions,
+because they see the same commands in the same order; a snapshot includes them.
 
 Of each client the newest floor is kept, and what was applied above it. Clients are many, so the one that was applied longest ago
 is forgotten when there are too many. A command that may be of a forgotten client is refused, and not applied perhaps twice: the
@@ -19,7 +19,7 @@ from varlog.model.invariant import invariant
 from varlog.model.lsn import GLSN, NO_GLSN
 
 CLIENTS_MAX: Final = 10_000
-# So many commands of a client may be between the oldest that is not settled and the newest.
+# How many commands of a client may be between the oldest that is not settled and the newest.
 WINDOW_COMMANDS_MAX: Final = 4096
 
 
@@ -32,7 +32,7 @@ class ApplyDecision(Enum):
 
 
 class Session:
-    """One client: everything below `floor` and in `above` is done with. `last`: the position of its newest command."""
+    """One client: everything below `floor` and in `above` was applied. `last`: the position of its newest command."""
 
     __slots__ = ("above", "floor", "last")
 
@@ -48,7 +48,7 @@ class Session:
         self.above.add(sequence)
         self.last = at
         if floor > self.floor:
-            # Whichever is less to do: a client with much under way moves its floor by a little each time.
+            # Whichever is less work: a client with much in flight moves its floor by a little each time.
             if floor - self.floor < len(self.above):
                 self.above.difference_update(range(self.floor, floor))
             else:
@@ -83,8 +83,8 @@ class Sessions:
         client = next(iter(self._sessions))
         self.horizon = max(self.horizon, self._sessions.pop(client).last)
 
-    def verdict(self, client: bytes, born: int, sequence: int) -> ApplyDecision:
-        """What `admit` would say, with nothing changed."""
+    def decide(self, client: bytes, born: int, sequence: int) -> ApplyDecision:
+        """What `admit` would return, with nothing changed."""
         session = self._sessions.get(client)
         if session is None:
             return ApplyDecision.FORGOTTEN if born < self.horizon else ApplyDecision.APPLY
@@ -99,7 +99,7 @@ class Sessions:
             yield client, session.floor, sorted(session.above), session.last
 
     def restore(self, horizon: GLSN, sessions: Iterable[tuple[bytes, int, list[int], GLSN]]) -> None:
-        """Be what `horizon` and the iterator of others told."""
+        """Replace the state by a snapshot's."""
         self.horizon = horizon
         self._sessions = {client: Session(floor, above, last) for client, floor, above, last in sessions}
 
@@ -110,7 +110,7 @@ T = TypeVar("T")
 class Issuer(Generic[T]):
     """One client's side: numbers its commands, and knows which of them are settled. T: whatever is kept with an open one.
 
-    Settled is what was seen applied, and what certainly never gets into the log; not what nobody waits for any more.
+    Settled is what was seen applied, and what certainly never gets into the log; not what no caller waits for any more.
     """
 
     def __init__(self, client: bytes, born: GLSN) -> None:
@@ -126,7 +126,7 @@ class Issuer(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """An old one stays open for so long that another client must go on: replicas remember all that is above the floor."""
+        """An old one has been open for so long that another client must continue: replicas remember all that is above the floor."""
         return self._next - self.floor >= WINDOW_COMMANDS_MAX
 
     def issue(self, item: T) -> int:
@@ -148,10 +148,9 @@ class Issuer(Generic[T]):
         return list(self._open.items())
 
 
-# PURE. Commands that a machine does not apply: none, or of a newer version.
-#
-# A machine raises one of these before it has changed anything, and for the same bytes always the same one: every replica decides
-# alike. The first is passed over by all. The second stops the replica, because one of a newer version would apply it and differ.
+# Commands that a machine does not apply. It raises one of these before it has changed anything, and for the same bytes always the
+# same one: every replica decides alike. The first is skipped by all. The second stops the replica, because one of a newer version
+# would apply it and differ.
 
 
 class MalformedCommand(ValueError):

@@ -1,4 +1,4 @@
-"""Commands: those of one replica whose result is not known yet; sends each until it is in the log, or its time is over."""
+"""Commands: appends the commands of one replica, and resolves their results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from varlog.client.log import Log
 from varlog.model.errors import InvalidRequest, NotAccepted, OutcomeUnknown, Rejected, VarlogError
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.core.command_rules import ApplyDecision, Issuer, Sessions
-from varlog.recipes.core.envelope import Envelope, seal
+from varlog.recipes.core.envelope import Envelope, encode_envelope
 from varlog.recipes.errors import ResultLost
 from varlog.runtime.environment import Entropy
 from varlog.runtime.tasks import Tasks
 
-# One append is given up after so long and made again, perhaps by another log stream; each time after twice as long.
+# One append is abandoned after this long and repeated, perhaps by another log stream; each time after twice as long.
 ATTEMPT_S: Final = 2.0
 # Between two appends of the same command.
 PAUSE_S: Final = 0.02
@@ -40,7 +40,7 @@ class _Sent:
         self.at: GLSN = NO_GLSN  # where it certainly is
         self.settled = False  # applied, or never to come
 
-    def give(self, result: Any) -> None:
+    def succeed(self, result: Any) -> None:
         if not self.result.done():
             self.result.set_result(result)
 
@@ -50,7 +50,8 @@ class _Sent:
 
 
 class Commands:
-    """Of one replica. `applied` tells how far it is."""
+    """Those of one replica whose result is not known yet. Each is sent until it is in the log, or its deadline has passed.
+    `applied` returns how far the replica is."""
 
     def __init__(
         self, log: Log, machine: str, entropy: Entropy, tasks: Tasks, applied: Callable[[], GLSN]
@@ -64,7 +65,7 @@ class Commands:
         self._issuer: Issuer[_Sent]
 
     def begin(self) -> None:
-        """Be a new client: what it sends is behind everything that is applied here now."""
+        """Become a new client: what it sends comes after everything that is applied here now."""
         for client, issuer in list(self._issuers.items()):
             if all(sent.result.done() for _, sent in issuer.open()):
                 del self._issuers[client]
@@ -86,7 +87,7 @@ class Commands:
         except asyncio.CancelledError:
             sending.cancel()  # what is not sent yet need not be sent any more; whether it was is not known
             if result.done() and not result.cancelled():
-                result.exception()  # it came in the same moment: nobody is to hear that it was never asked for
+                result.exception()  # it came in the same moment: asyncio must not warn that it was not retrieved
             raise
         finally:
             sent.command = b""  # it may stay open for long
@@ -98,12 +99,12 @@ class Commands:
         sent.sequence = sent.issuer.issue(sent)
         return self._tasks.spawn("send", self._send(sent))
 
-    # --- What becomes of them, as the log tells ---------------------------------------------------------------------------
+    # --- Outcomes, as the log shows them ----------------------------------------------------------------------------------
 
     def applied(self, client: bytes, sequence: int, result: Any) -> None:
         """It was applied, for the first time."""
         if (sent := self._settled(client, sequence)) is not None:
-            sent.give(result)
+            sent.succeed(result)
 
     def malformed(self, client: bytes, sequence: int, why: str) -> None:
         """It is in the log, and is no command of the machine: no replica applies it."""
@@ -112,7 +113,7 @@ class Commands:
 
     def forgotten(self, client: bytes, sequence: int) -> None:
         """It was refused, as every other copy of it will be: this client was quiet for so long that no replica knows it any more.
-        So it is sent anew, by a new client."""
+        So it is sent again, by a new client."""
         if (sent := self._settled(client, sequence)) is None:
             return
         if client == self._issuer.client:
@@ -121,15 +122,15 @@ class Commands:
             _ = self._issue(_Sent(sent.command, sent.result, sent.deadline, sent.timeout_s))
 
     def jumped(self, sessions: Sessions) -> None:
-        """The replica goes on from a snapshot, which may have commands of ours that were never seen here."""
+        """The replica continues from a snapshot, which may have commands of ours that were never seen here."""
         for issuer in self._issuers.values():
             for sequence, sent in issuer.open():
-                verdict = sessions.verdict(issuer.client, issuer.born, sequence)
-                if verdict is ApplyDecision.APPLY:
+                decision = sessions.decide(issuer.client, issuer.born, sequence)
+                if decision is ApplyDecision.APPLY:
                     continue
                 self._settled(issuer.client, sequence)
-                where = f"the replica went on from a snapshot of position {self._applied()}"
-                sent.fail(ResultLost(where) if verdict is ApplyDecision.REPEATED else OutcomeUnknown(where))
+                where = f"the replica continued from a snapshot of position {self._applied()}"
+                sent.fail(ResultLost(where) if decision is ApplyDecision.REPEATED else OutcomeUnknown(where))
         self.begin()
 
     def _settled(self, client: bytes, sequence: int) -> _Sent | None:
@@ -147,7 +148,7 @@ class Commands:
         envelope = Envelope(
             self._machine, issuer.client, issuer.born, sent.sequence, issuer.floor, sent.command
         )
-        data = seal(envelope)
+        data = encode_envelope(envelope)
         attempt_s, last = ATTEMPT_S, VarlogError("there was no time")
         while not sent.result.done() and (left_s := sent.deadline - loop.time()) > 0:
             if sent.settled:
@@ -182,7 +183,7 @@ class Commands:
         sent.fail(error)
 
     def _in_log(self, sent: _Sent, at: GLSN, loop: asyncio.AbstractEventLoop) -> None:
-        """What is left is that the replica gets there."""
+        """It only remains for the replica to get there."""
         sent.at = at
         if not sent.result.done():
             timer = loop.call_at(sent.deadline, self._late, sent)
@@ -204,7 +205,7 @@ class Commands:
             sent.fail(OutcomeUnknown(why) if sent.maybe else NotAccepted(why))
 
     def fail(self, error: Callable[[], VarlogError]) -> None:
-        """The same, and all hear of one error."""
+        """The same, and all get one error."""
         for sent in self._open():
             sent.fail(error())
 

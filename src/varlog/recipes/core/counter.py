@@ -1,4 +1,4 @@
-"""Counter: a number that many processes count in together; nothing is lost, nothing is counted twice (R-USE-2)."""
+"""Counter: a number that many processes share; every add counts exactly once (R-USE-2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from varlog.runtime.environment import Entropy
 class Counter:
     """The counter of one name in a topic. It begins at 0; integers have no limit.
 
-    A change that ends in OutcomeUnknown was made once, or will be, or never: look at the value before you make it again.
+    A change that ends in OutcomeUnknown was made once, or will be, or never: read the value before you repeat it.
     """
 
     def __init__(self, replica: ReplicatedStateMachine[CounterMachine]) -> None:
@@ -34,7 +34,7 @@ class Counter:
         entropy: Entropy | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Opening[Counter]:
-        """Await it, or enter it with `async with`. All who open the same name in the same topic share one counter."""
+        """Await it, or enter it with `async with`. All that open the same name in the same topic share one counter."""
 
         async def make() -> Counter:
             return cls(
@@ -51,13 +51,13 @@ class Counter:
         return Opening(make)
 
     async def add(self, amount: int = 1, *, timeout_s: float | None = None) -> int:
-        """Add, or with a negative amount take away; returns the value right after it. No two adds of 1 return the same, unless
-        something was set or taken away in between."""
+        """Add, or with a negative amount subtract; returns the value right after it. No two adds of 1 return the same, unless
+        it was set or reduced in between."""
         value: int = await self.replica.execute(add_command(operator.index(amount)), timeout_s=timeout_s)
         return value
 
     async def set(self, value: int, *, timeout_s: float | None = None) -> None:
-        """Let it go on from `value`."""
+        """Set it to `value`."""
         await self.replica.execute(set_command(operator.index(value)), timeout_s=timeout_s)
 
     async def compare_and_set(self, value: int, expected: int, *, timeout_s: float | None = None) -> bool:
@@ -66,17 +66,17 @@ class Counter:
         return await self.replica.execute(command, timeout_s=timeout_s) is not None
 
     async def value(self, *, stale: bool = False, timeout_s: float | None = None) -> int:
-        """What it is now: every add that anybody was told of is in it. `stale`: what this process has heard of, without asking."""
+        """Its value now: every acknowledged add is in it. `stale`: as far as it is applied here, without asking."""
         if not stale:
             await self.replica.catch_up(timeout_s=timeout_s)
         return self.replica.machine.value
 
     async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
+        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
         return await self.replica.checkpoint(trim=trim)
 
     async def close(self) -> None:
-        """Let go of it; the log stays open."""
+        """Close it; the log stays open."""
         await self.replica.close()
 
     async def __aenter__(self) -> Self:

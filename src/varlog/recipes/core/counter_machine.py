@@ -1,6 +1,6 @@
 """PURE. CounterMachine: one number; commands and snapshots as bytes.
 
-Both are JSON arrays with their version first. A command of a newer version cannot be passed over: replicas that know it would
+Both are JSON arrays with their version first. A command of a newer version cannot be skipped: replicas that know it would
 differ from then on, so apply() raises UnknownCommand, which stops the replica. What is no command in any version changes nothing.
 """
 

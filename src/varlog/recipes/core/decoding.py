@@ -1,4 +1,4 @@
-"""Decoding of entries that any writer can have made: total and repeatable."""
+"""Decoding of entries that any writer can have written: total and repeatable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DirectorySnapshots: snapshots as files of one directory, of which each is whole or is not there.
+"""DirectorySnapshots: snapshots as files of one directory, each complete or absent.
 
-NAME~POSITION~DRAWN.snapshot     the name quoted as in a URL; eight hex digits are drawn, so that two who save at once do not meet
+NAME~POSITION~RANDOM.snapshot    the name quoted as in a URL; eight random hex digits, so that two concurrent saves do not collide
 C1 'v' 'l' 'f' 01                magic and version
 CRC-32 of what follows           4 bytes, big-endian
 the snapshot
@@ -25,9 +25,9 @@ VERSION: Final = 1
 HEAD: Final = MAGIC + bytes([VERSION])
 CRC_BYTES: Final = 4
 SUFFIX: Final = ".snapshot"
-# Of each name so many are kept: if a disk ruins the newest, the one before may still be enough.
+# How many are kept per name: if a disk corrupts the newest, the one before may still be enough.
 KEPT: Final = 2
-# A longer name does not fit into a file's: its end is replaced by what tells it apart from others.
+# A longer name does not fit into a file's: its end is replaced by a hash.
 STEM_CHARACTERS_MAX: Final = 160
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _log = get_logger("recipes")
 
 
 class DirectorySnapshots:
-    """For replicas of one machine, or of several that share a file system. The directory is made if there is none."""
+    """For replicas of one machine, or of several that share a file system. The directory is created if missing."""
 
     def __init__(self, path: str | Path, *, environment: Environment | None = None) -> None:
         self._path = Path(path)
@@ -44,7 +44,7 @@ class DirectorySnapshots:
         self._disk = self._environment.disk
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
-        """Durable when this returns. Older ones of the same name go, but for the last before it."""
+        """Durable when this returns. Older ones of the same name are removed, except the last before it."""
         drawn = self._environment.entropy.getrandbits(32)
         path = self._path / f"{_stem(name)}~{position:020d}~{drawn:08x}{SUFFIX}"
 
@@ -66,14 +66,14 @@ class DirectorySnapshots:
             try:
                 return self._newest_of(self._files(name))
             except FileNotFoundError:
-                continue  # it went, because another replica has saved a newer one: look again
+                continue  # removed, because another replica has saved a newer one: list again
 
     def _newest_of(self, files: list[tuple[GLSN, Path]]) -> tuple[GLSN, bytes] | None:
         for position, path in files:
             content = decode_file(self._disk.read_file(path))
             if content is not None:
                 return position, content
-            _log.error(logfmt("a snapshot cannot be read, an older one is taken", path=path))
+            _log.error(logfmt("a snapshot cannot be read, an older one is used", path=path))
         return None
 
     def _files(self, name: str) -> list[tuple[GLSN, Path]]:

@@ -1,19 +1,19 @@
-"""Envelope: what a command of a replicated state machine is on the log: its machine, its sender, and which of the sender's it is.
+"""Envelope: a command of a replicated state machine as an entry of the log.
 
     C1 'v' 'l' 'c'   magic; C1 begins no msgpack value and no UTF-8 text
     01               version
     […]              msgpack array: machine, client, born, sequence, floor, command
 
-In every version the machine's name comes first, so that replicas of another machine can pass over it. And by which an operator
-has a position passed over by all replicas of a machine:
+In every version the machine's name comes first, so that replicas of another machine can skip it. And the entry by which an
+operator has a position skipped by all replicas of a machine:
 
     C1 'v' 'l' 'x'   magic
     01               version
     […]              msgpack array: machine, position
 
-A topic has many writers. What is not certainly a command of this machine is passed over: bytes that are cut, mangled or of others
-stop none. Only a sound array of a newer version that names this machine cannot be passed over, because replicas of that version
-apply it.
+A topic has many writers. What is not certainly a command of this machine is skipped: bytes that are truncated, mangled or of
+others stop no replica. Only an intact array of a newer version that names this machine cannot be skipped, because replicas of that
+version apply it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SKIP_MAGIC: Final = b"\xc1vlx"
 SKIP_HEAD: Final = SKIP_MAGIC + bytes([1])
 FAMILY: Final = b"\xc1vl"  # how both begin
 CLIENT_BYTES_MAX: Final = 64
-# A version above is no version that was ever counted up to: it is noise.
+# A version above this never existed: it is noise.
 VERSION_MAX: Final = 127
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One command. `client` is drawn by the process that opens a replica, at which time everything up to `born` was applied there.
+    """One command. `client` is a random id of the process that opened a replica, when everything up to `born` was applied there.
     `sequence` counts the client's commands; all below `floor` are settled: applied, or never to come."""
 
     machine: str
@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
     command: bytes
 
     def possible_at(self, at: GLSN) -> bool:
-        """Whether a client can have made it so, and have got it to this position."""
+        """Whether a client can have written it at this position."""
         return (
             0 < len(self.client) <= CLIENT_BYTES_MAX
             and 0 <= self.born < at
@@ -69,12 +69,12 @@ _decode = msgspec.msgpack.Decoder(Envelope).decode
 _decode_skip = msgspec.msgpack.Decoder(Skip).decode
 
 
-def seal(envelope: Envelope) -> bytes:
+def encode_envelope(envelope: Envelope) -> bytes:
     """The bytes of an entry."""
     return HEAD + _encode(envelope)
 
 
-def seal_skip(skip: Skip) -> bytes:
+def encode_skip(skip: Skip) -> bytes:
     """The bytes of an entry."""
     return SKIP_HEAD + _encode(skip)
 
@@ -96,7 +96,7 @@ class Opener:
         self._prefix = HEAD + b"\x96" + _encode(machine)
 
     def open(self, data: bytes) -> Envelope | Skip | None:
-        """The command in an entry, or what an operator wants passed over, or None: it is something else. NewerFormat: it is a
+        """The command in an entry, or what an operator wants skipped, or None: it is something else. NewerFormat: it is a
         command, and this version cannot read it."""
         if data.startswith(self._prefix):
             try:
@@ -106,7 +106,7 @@ class Opener:
         return self._open_other(data) if data.startswith(FAMILY) else None
 
     def damaged(self, data: bytes) -> bool:
-        """Of what `open` says is something else: whether it begins like a command of this machine."""
+        """Where `open` returned None: whether it begins like a command of this machine."""
         return data.startswith(self._prefix)
 
     def _open_other(self, data: bytes) -> Skip | None:

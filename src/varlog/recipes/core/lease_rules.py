@@ -1,13 +1,14 @@
-"""PURE. Leases by the log: how long a holder may believe that it holds, and when somebody else may say that it does not.
+"""PURE. Leases over the log: how long one is valid, and when others may expire it.
 
-No clock is compared with another one. Both sides count from the same sign of life, which is a command in the log:
+No clock is compared with another one. Both sides count from the same heartbeat, which is a command in the log:
 
-    holder      sends it ──── believes for ttl * (1 - 2 drift) by its own clock ────┤
-    contender             applies it ──── waits for ttl by its own clock ───────────────┤ expire(the sign)
+    holder      sends it ──── lease valid for ttl * (1 - 2 drift) by its own clock ────┤
+    other             applies it ──── waits for ttl by its own clock ──────────────────────┤ expire(the heartbeat)
 
-A sign is applied after it was sent, and a clock is at most `CLOCK_DRIFT_MAX` off: with drift d the holder stops before
-ttl * (1 - 2d) / (1 - d) of true time have passed, and nobody says expire before ttl / (1 + d) have, which is later. `expire` counts
-only if the sign that it names is still the last one. So whenever a claim is expired, its owner has stopped to believe before.
+A heartbeat is applied after it was sent, and a clock is at most `CLOCK_DRIFT_MAX` off: with drift d the lease ends before
+ttl * (1 - 2d) / (1 - d) of true time have passed, and no other process sends expire before ttl / (1 + d) have, which is later.
+`expire` counts only if the heartbeat that it names is still the last one. So whenever a claim is expired, its owner's lease has
+ended before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.model.lsn import GLSN
 
 TTL_S: Final = 10.0
-# Below, the log would be full of renewals; above, a dead holder would be waited for longer than anybody means to.
+# Below, the log would be full of renewals; above, a dead holder would block the others for longer than anyone intends.
 TTL_S_MIN: Final = 0.05
 TTL_S_MAX: Final = 86_400.0
 
@@ -35,18 +36,18 @@ def ttl_us(ttl_s: float) -> int:
     return int(ttl_s * 1_000_000)
 
 
-def belief_us(ttl_us: int) -> int:
-    """How long a holder believes, counted from before it sent its sign."""
+def validity_us(ttl_us: int) -> int:
+    """How long a lease is valid for its holder, counted from before the heartbeat was sent."""
     return int(ttl_us * (1 - 2 * CLOCK_DRIFT_MAX))
 
 
 def renew_us(ttl_us: int) -> int:
-    """How long after a sign the next one is sent: two of them may be lost before the belief ends."""
-    return belief_us(ttl_us) // 3
+    """How long after a heartbeat the next one is sent: two of them may be lost before the lease ends."""
+    return validity_us(ttl_us) // 3
 
 
-class Beats:
-    """What the owner of a claim knows: when it sent which sign. Beat 0 is the command that made the claim."""
+class SentHeartbeats:
+    """What the owner of a claim knows: when it sent which heartbeat. Number 0 is the command that made the claim."""
 
     def __init__(self, ttl_us: int, sent_us: int) -> None:
         self.ttl_us = ttl_us
@@ -55,54 +56,56 @@ class Beats:
 
     @property
     def sent_us(self) -> int:
-        """When the newest sign was sent."""
+        """When the newest heartbeat was sent."""
         return self._sent_us[self.newest]
 
     def send(self, now_us: int) -> int:
-        """The number of a sign that is about to be sent: ask before it is."""
+        """The number of a heartbeat that is about to be sent: call this before sending it."""
         self.newest += 1
         self._sent_us[self.newest] = now_us
         return self.newest
 
     def until_us(self, beat: int) -> int:
-        """Until when to believe, if `beat` is the newest sign that was applied: counted from before it was sent. A beat that was
-        never sent from here is of another writer in the topic: then the oldest that is known counts, which is the earliest."""
+        """Until when the lease is valid, if `beat` is the newest heartbeat that was applied: counted from before it was sent. A
+        beat that was never sent from here is of another writer in the topic: then the oldest known one counts, the earliest."""
         if beat not in self._sent_us:
-            return min(self._sent_us.values()) + belief_us(self.ttl_us)
+            return min(self._sent_us.values()) + validity_us(self.ttl_us)
         for older in [sent for sent in self._sent_us if sent < beat]:
             del self._sent_us[older]
-        return self._sent_us[beat] + belief_us(self.ttl_us)
+        return self._sent_us[beat] + validity_us(self.ttl_us)
 
 
-class Sign(NamedTuple):
-    """The last sign of life of somebody, as a replica has applied it."""
+class Heartbeat(NamedTuple):
+    """The last heartbeat of a claim, as a replica has applied it."""
 
     at: GLSN
     ttl_us: int
 
 
 class Watch(Generic[K]):
-    """What a contender knows of the others: since when, by its own clock, it has seen no newer sign of each.
+    """What a participant knows of the others: since when, by its own clock, it has seen no newer heartbeat of each.
 
-    `look` is called with a time that was read *after* the signs were applied: an earlier one would expire a holder too early."""
+    `observe` is called with a time that was read *after* the heartbeats were applied: an earlier one would expire a holder too
+    early."""
 
     def __init__(self) -> None:
-        self._seen: dict[K, tuple[Sign, int]] = {}
+        self._seen: dict[K, tuple[Heartbeat, int]] = {}
 
-    def look(self, signs: Iterable[tuple[K, Sign]], now_us: int) -> None:
+    def observe(self, heartbeats: Iterable[tuple[K, Heartbeat]], now_us: int) -> None:
         seen = self._seen
         self._seen = {}
-        for who, sign in signs:
+        for who, heartbeat in heartbeats:
             before = seen.get(who)
-            self._seen[who] = before if before is not None and before[0] == sign else (sign, now_us)
+            known = before is not None and before[0] == heartbeat
+            self._seen[who] = before if before is not None and known else (heartbeat, now_us)
 
     def due_us(self, who: K) -> int:
         """From when on it may be expired, if nothing newer is seen."""
-        sign, since_us = self._seen[who]
-        return since_us + sign.ttl_us
+        heartbeat, since_us = self._seen[who]
+        return since_us + heartbeat.ttl_us
 
     def sees(self, who: K) -> bool:
-        """Whether it was there when we looked last."""
+        """Whether it was in the last observation."""
         return who in self._seen
 
     def overdue(self, who: K, now_us: int) -> bool:
@@ -110,18 +113,18 @@ class Watch(Generic[K]):
 
 
 def dead_before(me: K, line: Sequence[K], watch: Watch[K], now_us: int) -> list[K]:
-    """Whom of the line it is on me to expire: the dead just before me, up to the first that lives; before the first is the last,
-    as in a ring. So everybody is looked after by one, whoever is dead, and hundreds who wait do not all speak at once."""
+    """Which claims of the line `me` has to expire: the dead ones just before it, up to the first that lives; before the first is
+    the last, as in a ring. So each claim is watched by exactly one other, and hundreds that wait do not all append at once."""
     return list(takewhile(lambda who: watch.overdue(who, now_us), _before(me, line)))
 
 
-def look_again_us(me: K, line: Sequence[K], watch: Watch[K], now_us: int) -> int | None:
-    """When the next one before me may have to be expired; None if nobody else lives."""
+def next_check_us(me: K, line: Sequence[K], watch: Watch[K], now_us: int) -> int | None:
+    """When the next one before `me` may have to be expired; None if no other claim lives."""
     return next((watch.due_us(who) for who in _before(me, line) if not watch.overdue(who, now_us)), None)
 
 
 def _before(me: K, line: Sequence[K]) -> Sequence[K]:
-    """The others, backwards from me on; nobody if I am not in the line."""
+    """The others, backwards from `me` on; none if it is not in the line."""
     if me not in line:
         return ()
     at = line.index(me)

@@ -1,10 +1,11 @@
-"""ReplicatedStateMachine: a deterministic machine that every replica feeds from the same topic, so that all are the same (R-USE-2).
+"""ReplicatedStateMachine: a deterministic state machine, replicated by a topic (R-USE-2).
 
-A command is appended in an envelope, and applied by every replica where it meets it in the log, by the one that sent it as well:
-what `execute` returns is what `apply` returned there. Reads are local; after `catch_up` they are linearizable.
+Every replica applies the commands of the topic in order, so all replicas are the same. A command is appended in an envelope, and
+applied by every replica where it finds it in the log, also by the one that sent it: `execute` returns what `apply` returned there.
+Reads are local; after `catch_up` they are linearizable.
 
-Exactly once: an append of which nobody can say what became of it is made again, with the same client and sequence, and sessions
-let only the first one in the log be applied (session_rules.py). So a command that was executed was applied once; one that ends
+Exactly once: an append whose outcome is unknown is repeated, with the same client and sequence, and sessions let only the first one
+in the log be applied (command_rules.py). So a command that was executed was applied once; one that ends
 in OutcomeUnknown was or will be applied once or never; one that ends in Rejected never will be.
 """
 
@@ -52,22 +53,22 @@ from varlog.runtime.tasks import Tasks
 _log = get_logger("recipes")
 
 TIMEOUT_S = 10.0
-# So many entries are applied before others get their turn in the loop: a lease may wait to be renewed there.
+# How many entries are applied before other tasks of the loop run: a lease may wait there to be renewed.
 PIECE_ENTRIES = 512
-# One question for the tail; who has more time asks again.
+# One request for the tail; a caller that has more time asks again.
 ASK_S = 2.0
-# Between two tries to go on.
+# Between two tries to continue.
 PAUSE_S = 0.1
-# Machines that keep no snapshots need the whole topic. This reader stands for all of them: a trim that respects readers waits.
+# Machines that keep no snapshots need the whole topic. This reader represents all of them: a trim that respects readers is refused.
 WITHOUT_SNAPSHOTS = "machines-without-snapshots"
 
 
 class StateMachine(Protocol):
-    """What is replicated. Deterministic: no clock, no chance, nothing but what it was given, or replicas will differ."""
+    """What is replicated. Deterministic: no clock, no randomness, nothing but its input, or replicas will differ."""
 
     def apply(self, at: GLSN, command: bytes) -> Any:
-        """Take one command. Called once for each, in order. A refusal is a value. MalformedCommand, raised before anything is
-        changed, has the entry passed over; any other exception stops the replica for good."""
+        """Apply one command. Called once for each, in order. A refusal is a return value. MalformedCommand, raised before anything
+        is changed, skips the entry; any other exception stops the replica for good."""
         ...
 
     def snapshot(self) -> bytes:
@@ -75,12 +76,12 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, snapshot: bytes) -> None:
-        """Be in the state of a snapshot, whatever it was in before."""
+        """Replace the state by that of a snapshot."""
         ...
 
 
 class _SkipMet(NamedTuple):
-    """The entry at `at` has `position` passed over."""
+    """The entry at `at` says that `position` is skipped."""
 
     at: GLSN
     position: GLSN
@@ -93,7 +94,7 @@ T = TypeVar("T")
 class ReplicatedStateMachine(Generic[M]):
     """One replica of the machine `name` in a topic. Used from one event loop; the log is the caller's, and not closed with it.
 
-    `machine` may be looked at at any time, and is changed by nothing but commands. Several machines may share a topic.
+    `machine` may be read at any time, and is changed by commands only. Several machines may share a topic.
     """
 
     def __init__(
@@ -111,9 +112,9 @@ class ReplicatedStateMachine(Generic[M]):
         self.name = name
         self.applied = GLSN(log.topic.first - 1)
         self.passed_over = 0  # entries that are no commands of this machine
-        self.malformed = 0  # of these, such as begin like one, or are one in an envelope that holds none
-        self._skips = set(skips)  # positions that an operator wants passed over, as far as is known
-        self._skipped: set[GLSN] = set()  # those of them that were met
+        self.malformed = 0  # of these, the ones that begin like a command of this machine and are none
+        self._skips = set(skips)  # positions that an operator wants skipped, as far as is known
+        self._skipped: set[GLSN] = set()  # those of them that were reached
         self._warned = False
         self._snapshots = snapshots
         self._timeout_s = timeout_s
@@ -125,8 +126,10 @@ class ReplicatedStateMachine(Generic[M]):
         self._tail = NextFlight(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
         self._following: TailingReader | None = None
         self._failure: VarlogError | None = None
-        self._doubt: NewerCommand | _SkipMet | None = None  # what stops it, unless it is to be passed over
-        self._expected = self.applied  # the newest tail that somebody waits for
+        self._doubt: NewerCommand | _SkipMet | None = (
+            None  # what stops it, unless an operator wants it skipped
+        )
+        self._expected = self.applied  # the newest tail that a caller waits for
         self._closed = False
 
     @classmethod
@@ -181,7 +184,7 @@ class ReplicatedStateMachine(Generic[M]):
         """Append a command, wait until it is applied here, and return what apply() returned.
 
         Rejected: it certainly is not applied, and never will be. OutcomeUnknown: the deadline passed, and it may have been applied
-        or may still be, once. Whoever cancels the call knows as little.
+        or may still be, once. The same is true if the call is cancelled.
         """
         if self._closed:
             raise NotAccepted("the replica was closed")
@@ -191,7 +194,7 @@ class ReplicatedStateMachine(Generic[M]):
         return await self._commands.execute(command, self._limit(timeout_s))
 
     async def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
-        """Wait until everything is applied here that was acknowledged to anybody before this call. What is read from the machine
+        """Wait until everything is applied here that was acknowledged to any caller before this call. What is read from the machine
         right after it is linearizable. Unavailable if that takes longer than the deadline."""
         self._check_open()
         limit_s = self._limit(timeout_s)
@@ -210,15 +213,15 @@ class ReplicatedStateMachine(Generic[M]):
             ) from None
         return self.applied
 
-    async def wait(self, look: Callable[[M], T | None], *, timeout_s: float | None = None) -> T:
-        """What `look` gives, as soon as that is something else than None: it looks now, and after each stretch that is applied.
+    async def wait(self, predicate: Callable[[M], T | None], *, timeout_s: float | None = None) -> T:
+        """What `predicate` returns, as soon as that is not None: it is evaluated now, and after each batch that is applied.
         TimeoutError after `timeout_s`; without one it waits as long as it takes."""
         self._check_open()
-        if (found := look(self.machine)) is not None:
+        if (found := predicate(self.machine)) is not None:
             return found
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._watchers.see(lambda: look(self.machine))
+                return await self._watchers.see(lambda: predicate(self.machine))
         except TimeoutError:
             raise TimeoutError(f"machine {self.name!r} did not show it within {timeout_s} s") from None
 
@@ -241,7 +244,7 @@ class ReplicatedStateMachine(Generic[M]):
     # --- Snapshots --------------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot, and say by a named reader of the machine's name that nothing up to its position is needed any more.
+        """Save a snapshot, and record with a named reader of the machine's name that nothing up to its position is needed any more.
         Returns that position. `trim`: also trim the topic, up to where every named reader is."""
         self._check_open()
         if self._snapshots is None:
@@ -251,7 +254,7 @@ class ReplicatedStateMachine(Generic[M]):
         position = self.applied
         content = encode_snapshot(self.name, position, self._sessions, self.machine.snapshot(), self._skipped)
         await self._snapshots.save(self.name, position, content)
-        # Only now: what a reader has said may be trimmed by anybody, at once.
+        # Only now: what a reader is done with may be trimmed immediately.
         await self.log.set_reader(self.name, position)
         if trim:
             await self._trim()
@@ -264,7 +267,7 @@ class ReplicatedStateMachine(Generic[M]):
         try:
             await self.log.trim(until, respect_readers=True)
         except ReaderBehind:
-            pass  # somebody came meanwhile, who needs what is there: the next checkpoint trims up to him
+            pass  # a new reader needs what is there: the next checkpoint trims up to it
 
     # --- Following the log --------------------------------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class ReplicatedStateMachine(Generic[M]):
             async with asyncio.timeout(limit_s):
                 if not await self._restore():
                     self._commands.begin()
-                await self._hold()
+                await self._register_reader()
                 _ = self._tasks.spawn("follow", self._follow())
                 await self.catch_up(timeout_s=limit_s)
         except TimeoutError:
@@ -283,8 +286,8 @@ class ReplicatedStateMachine(Generic[M]):
                 f"more time with `timeout_s`, or less to do with a snapshot"
             ) from None
 
-    async def _hold(self) -> None:
-        """What this machine needs to be opened again is not to be trimmed by others."""
+    async def _register_reader(self) -> None:
+        """Others must not trim what this machine needs to be opened again."""
         if self._snapshots is not None:
             await self.log.set_reader(self.name, self.applied)
         else:
@@ -305,11 +308,11 @@ class ReplicatedStateMachine(Generic[M]):
         try:
             async with aclosing(following.lists()) as lists:
                 async for entries in lists:
-                    await self._take(entries, following.position)
+                    await self._apply_entries(entries, following.position)
         except Trimmed as trimmed:
             await self._jump(trimmed)
 
-    async def _take(self, entries: list[Entry], position: GLSN) -> None:
+    async def _apply_entries(self, entries: list[Entry], position: GLSN) -> None:
         begin = 0
         while begin < len(entries):
             piece = entries[begin : begin + PIECE_ENTRIES]
@@ -322,7 +325,7 @@ class ReplicatedStateMachine(Generic[M]):
                 raise self._failure from failed
             if (doubt := self._doubt) is not None:
                 self._doubt = None
-                self.applied = GLSN(doubt.at - 1)  # if this is broken off, it is met again
+                self.applied = GLSN(doubt.at - 1)  # if this is interrupted, it is reached again
                 await self._decide(doubt)
             if begin < len(entries):
                 self._moved(entries[begin - 1].glsn)
@@ -330,7 +333,7 @@ class ReplicatedStateMachine(Generic[M]):
         self._moved(position)
 
     def _apply_all(self, entries: list[Entry]) -> int:
-        """How many of them were met. The last one may be in doubt, if there are more: whether it is passed over is not decided."""
+        """How many of them were processed. If not all, `_doubt` says what has to be decided about the last of them."""
         for number, entry in enumerate(entries, 1):
             if self._skips and entry.glsn in self._skips:
                 self._skip(entry.glsn)
@@ -356,7 +359,7 @@ class ReplicatedStateMachine(Generic[M]):
 
     def _apply(self, at: GLSN, envelope: Envelope) -> None:
         client, sequence = envelope.client, envelope.sequence
-        if self._sessions.verdict(client, envelope.born, sequence) is ApplyDecision.APPLY:
+        if self._sessions.decide(client, envelope.born, sequence) is ApplyDecision.APPLY:
             try:
                 result = self.machine.apply(at, envelope.command)
             except MalformedCommand as error:
@@ -379,16 +382,16 @@ class ReplicatedStateMachine(Generic[M]):
             self._commands.forgotten(client, sequence)
 
     def _warn(self, at: GLSN, why: str) -> None:
-        """Once for each replica: others can write as many of them as they like."""
+        """Once per replica: other writers can append as many of them as they like."""
         self.malformed += 1
         if not self._warned:
             self._warned = True
-            _log.warning(logfmt("an entry was passed over", machine=self.name, position=at, why=why))
+            _log.warning(logfmt("an entry was skipped", machine=self.name, position=at, why=why))
 
-    # --- Positions that an operator wants passed over ------------------------------------------------------------------------
+    # --- Positions that an operator wants skipped ----------------------------------------------------------------------------
 
     async def _decide(self, doubt: NewerCommand | _SkipMet) -> None:
-        """It is passed over, by this replica as by all others, or it stops."""
+        """It is skipped, by this replica as by all others, or the replica stops."""
         if isinstance(doubt, NewerCommand):
             if await self._find_skip(doubt.at) is None:
                 raise self._stopped(doubt)
@@ -407,7 +410,7 @@ class ReplicatedStateMachine(Generic[M]):
         )
 
     async def _find_skip(self, at: GLSN) -> GLSN | None:
-        """Where an entry behind `at` has it passed over. It is in the log, so every replica finds the same."""
+        """Where an entry after `at` says that it is skipped. It is in the log, so every replica finds the same."""
         tail = await self.log.tail()
         if at >= tail:
             return None
@@ -421,7 +424,7 @@ class ReplicatedStateMachine(Generic[M]):
         return None
 
     async def _was_command(self, at: GLSN) -> bool:
-        """Whether this replica, or the snapshot that it is from, may have applied the entry at a position that is behind it."""
+        """Whether this replica, or the snapshot that it is from, may have applied the entry at an earlier position."""
         try:
             found = self._opener.open((await self.log.read(at)).data)
         except NewerFormat:
@@ -437,23 +440,23 @@ class ReplicatedStateMachine(Generic[M]):
     # --- From a snapshot ----------------------------------------------------------------------------------------------------
 
     async def _jump(self, trimmed: Trimmed) -> None:
-        """What comes next was trimmed: whoever did so has kept a snapshot, or nobody can go on."""
+        """The next entry was trimmed: continue from a newer snapshot, or not at all."""
         if not await self._restore() or self.applied + 1 < trimmed.oldest:
             raise BehindTrim(self.name, self.applied, GLSN(trimmed.oldest))
-        _log.info(logfmt("goes on from a snapshot", machine=self.name, position=self.applied))
+        _log.info(logfmt("continues from a snapshot", machine=self.name, position=self.applied))
 
     async def _restore(self) -> bool:
-        """Go on from the newest snapshot. False: there is none that is newer."""
+        """Continue from the newest snapshot. False: there is none that is newer."""
         found = None if self._snapshots is None else await self._snapshots.newest(self.name)
         if found is None or found[0] <= self.applied:
             return False
         try:
             snapshot = decode_snapshot(found[1], self.name)
         except UnreadableSnapshot as error:
-            _log.error(logfmt("a snapshot is passed over", machine=self.name, why=error))
+            _log.error(logfmt("a snapshot is ignored", machine=self.name, why=error))
             return False
         if any(at <= snapshot.position and at not in snapshot.skipped for at in self._skips):
-            _log.warning(logfmt("a snapshot is passed over that has a skipped position", machine=self.name))
+            _log.warning(logfmt("a snapshot that has a skipped position is ignored", machine=self.name))
             return False
         try:
             self.machine.restore(snapshot.state)
@@ -469,7 +472,7 @@ class ReplicatedStateMachine(Generic[M]):
     # --- The end ------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go. Commands that may be in the log end in OutcomeUnknown, others in NotAccepted; those who wait in Unavailable."""
+        """End it. Commands that may be in the log end in OutcomeUnknown, others in NotAccepted, waiters in Unavailable."""
         if not self._closed:
             self._closed = True
             self._commands.end("the replica was closed")
@@ -488,12 +491,12 @@ class ReplicatedStateMachine(Generic[M]):
         self._fail(error if isinstance(error, VarlogError) else Unavailable(f"{name} ended: {error!r}"))
 
     def _stopped(self, error: ReplicaStopped) -> ReplicaStopped:
-        """At once, before anybody else has his turn: what the machine is now is nobody's business, and in no snapshot."""
+        """Before any other task runs: the machine's state may be wrong now, and must not be read or saved."""
         self._failure = self._failure or error
         return error
 
     def _fail(self, failure: VarlogError) -> None:
-        """Nothing more is applied, and everybody hears why."""
+        """Nothing more is applied, and all callers get the error."""
         self._failure = self._failure or failure
         if isinstance(self._failure, ReplicaStopped):
             self._commands.fail(self._copied_failure)

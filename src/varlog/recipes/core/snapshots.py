@@ -1,4 +1,4 @@
-"""Snapshots: what a store of snapshots keeps, and how the snapshot of a replica is laid out in it.
+"""Snapshots: the store of snapshots, and the format of a replica's snapshot.
 
 C1 'v' 'l' 's'   magic
 02               version
@@ -29,7 +29,7 @@ class Snapshots(Protocol):
     """A store of snapshots, which several replicas may share: of each name the newest counts."""
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
-        """Keep it, durably and whole, before this returns. Older ones of the same name may go."""
+        """Keep it, durably and whole, before this returns. Older ones of the same name may be removed."""
         ...
 
     async def newest(self, name: str) -> tuple[GLSN, bytes] | None:
@@ -42,7 +42,7 @@ SavedSession = tuple[bytes, int, list[int], GLSN]
 
 class ReplicaSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """One replica as of a position: the machine's own state, and which commands were applied (see Sessions). `skipped`: positions
-    that were passed over because an operator wanted it so."""
+    that were skipped because an operator wanted it."""
 
     machine: str
     position: GLSN
@@ -62,11 +62,11 @@ def encode_snapshot(
 
 
 class UnreadableSnapshot(PreconditionFailed):
-    """What a store has is no snapshot, or is damaged: it is as if it were not there."""
+    """What a store has is no snapshot, or is damaged: it is ignored."""
 
 
 def decode_snapshot(content: bytes, machine: str) -> ReplicaSnapshot:
-    """What a store gave back. PreconditionFailed: it is none, of another machine, or of a version that is not known here."""
+    """What a store returned. PreconditionFailed: it is none, of another machine, or of a version that is not known here."""
     if not content.startswith(MAGIC):
         raise UnreadableSnapshot(
             f"what the store has as snapshot of machine {machine!r} is none: give it a store of its own"
@@ -84,6 +84,6 @@ def decode_snapshot(content: bytes, machine: str) -> ReplicaSnapshot:
         ) from error
     if found.machine != machine:
         raise PreconditionFailed(
-            f"the store has a snapshot of machine {found.machine!r} under the name {machine!r}: mend its names"
+            f"the store has a snapshot of machine {found.machine!r} under the name {machine!r}: fix its names"
         )
     return found

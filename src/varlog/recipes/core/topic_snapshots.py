@@ -1,14 +1,14 @@
 """TopicSnapshots: snapshots in a topic of their own, so that a replica on any machine finds them.
 
-One snapshot is one atomic batch of chunks, or several batches if it is too large for one; it counts when all of its chunks are
-there. Each entry is one chunk:
+One snapshot is one atomic batch of chunks, or several batches if it is too large for one; it counts when all of its chunks exist.
+Each entry is one chunk:
 
     C1 'v' 'l' 't'   magic
     01               version
-    […]              msgpack array: name, position, save (16 bytes, drawn), index, chunks, CRC-32 of all of it, bytes
+    […]              msgpack array: name, position, save (16 random bytes), index, chunks, CRC-32 of all of it, bytes
 
 After each save the topic is trimmed up to the oldest one that is still the newest of its name. Entries that are no chunks are
-passed over. Those before the first chunk are never trimmed: the topic may be of something else. Nor are chunks of a newer version.
+skipped. Those before the first chunk are never trimmed: the topic may belong to something else. Nor are chunks of a newer version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAVE_BYTES: Final = 16
 SAVE_BYTES_MAX: Final = 64
 
 
-class Chunk(msgspec.Struct, array_like=True, frozen=True):
+class SnapshotChunk(msgspec.Struct, array_like=True, frozen=True):
     """One entry of the topic: piece `index` of `chunks` of one snapshot."""
 
     name: str
@@ -52,22 +52,22 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True):
     content: bytes
 
 
-def encode_chunk(chunk: Chunk) -> bytes:
+def encode_chunk(chunk: SnapshotChunk) -> bytes:
     """What is in an entry."""
     return HEAD + msgspec.msgpack.encode(chunk)
 
 
-def decode_chunk(data: bytes) -> Chunk | None:
+def decode_chunk(data: bytes) -> SnapshotChunk | None:
     """The chunk in an entry; None: it is something else."""
     if not data.startswith(HEAD):
         return None
     try:
-        return msgspec.msgpack.decode(memoryview(data)[len(HEAD) :], type=Chunk)
+        return msgspec.msgpack.decode(memoryview(data)[len(HEAD) :], type=SnapshotChunk)
     except DECODE_ERRORS:
         return None
 
 
-def _sound(chunk: Chunk) -> bool:
+def _sound(chunk: SnapshotChunk) -> bool:
     """Whether a store can have written it."""
     return 0 <= chunk.index < chunk.chunks and chunk.position >= 0 and 0 < len(chunk.save) <= SAVE_BYTES_MAX
 
@@ -84,7 +84,7 @@ class TopicSnapshots:
     """In the topic of `log`, which holds nothing else. The log is the caller's, and not closed here."""
 
     def __init__(self, log: Log, *, entropy: Entropy | None = None) -> None:
-        self.passed_over = 0  # entries that are no chunks, of the last time that the topic was read
+        self.passed_over = 0  # entries that are no chunks, as of the last read of the topic
         self._log = log
         self._entropy = entropy or system_environment().entropy
         self._warned = False
@@ -94,7 +94,7 @@ class TopicSnapshots:
         chunks = list(self._cut(name, position, content))
         for begin in range(0, len(chunks), BATCH_CHUNKS_MAX):
             await self._log.append_batch(chunks[begin : begin + BATCH_CHUNKS_MAX])
-        # Only now: whoever saves at the same time may have been faster, and newer.
+        # Only now: another replica may have saved a newer one meanwhile.
         needed = (await self._read()).needed()
         if needed - 1 > await self._log.trimmed():
             await self._log.trim(GLSN(needed - 1))
@@ -109,57 +109,57 @@ class TopicSnapshots:
         crc, count = zlib.crc32(content), max(1, -(-len(content) // CHUNK_BYTES))
         for index in range(count):
             piece = content[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
-            yield encode_chunk(Chunk(name, position, save, index, count, crc, piece))
+            yield encode_chunk(SnapshotChunk(name, position, save, index, count, crc, piece))
 
-    async def _read(self) -> _Shelf:
-        """All that is there now. Another replica may trim under our eyes, but never what is needed: then begin again."""
+    async def _read(self) -> _Contents:
+        """All of the topic now. Another replica may trim it meanwhile, but never what is needed: then start again."""
         while True:
             try:
-                shelf = await self._read_once()
+                contents = await self._read_once()
             except Trimmed:
                 continue
-            self.passed_over = shelf.passed_over
-            if shelf.foreign is not None and not self._warned:
+            self.passed_over = contents.passed_over
+            if contents.foreign is not None and not self._warned:
                 self._warned = True
                 _log.warning(
                     logfmt(
-                        "the topic of snapshots has something else in it, which is passed over",
+                        "the topic of snapshots has other entries in it, which are skipped",
                         topic=self._log.topic.name,
-                        position=shelf.foreign,
+                        position=contents.foreign,
                     )
                 )
-            return shelf
+            return contents
 
-    async def _read_once(self) -> _Shelf:
-        shelf = _Shelf()
-        # From what was the oldest before: who reads from whatever is the oldest later sees nothing of a topic that was trimmed
-        # meanwhile, up to a snapshot which is behind this tail.
+    async def _read_once(self) -> _Contents:
+        contents = _Contents()
+        # From what was the oldest entry before: a read from the oldest entry of a later moment would see nothing of a topic that
+        # was trimmed meanwhile, up to a snapshot which is behind this tail.
         mark = await self._log.connector.mark()
         begin = max(mark.trimmed + 1, self._log.topic.first)
         async with aclosing(self._log.subscribe_lists(begin, mark.high_watermark + 1)) as lists:
             async for entries in lists:
                 for entry in entries:
-                    shelf.meet(entry.glsn, entry.data)
-        return shelf
+                    contents.add(entry.glsn, entry.data)
+        return contents
 
 
-class _Shelf:
-    """What is in the topic: the newest of each name, and those of which some chunks are missing."""
+class _Contents:
+    """The contents of the topic: the newest snapshot of each name, and those of which some chunks are missing."""
 
     def __init__(self) -> None:
         self.newest: dict[str, _Saved] = {}
         self.passed_over = 0
         self.foreign: GLSN | None = None  # the first that is no chunk
-        self._begun: dict[bytes, dict[int, tuple[GLSN, Chunk]]] = {}
+        self._begun: dict[bytes, dict[int, tuple[GLSN, SnapshotChunk]]] = {}
         self._chunks = 0
         self._kept: GLSN | None = None  # from here on nothing is trimmed: it is not known what it is for
 
-    def meet(self, at: GLSN, data: bytes) -> None:
+    def add(self, at: GLSN, data: bytes) -> None:
         """One entry of the topic."""
         chunk = decode_chunk(data)
         if chunk is not None and _sound(chunk):
             self._chunks += 1
-            self.put(at, chunk)
+            self._add_chunk(at, chunk)
             return
         self.passed_over += 1
         self.foreign = self.foreign or at
@@ -167,22 +167,22 @@ class _Shelf:
         if self._kept is None and (not self._chunks or newer):
             self._kept = at
 
-    def put(self, at: GLSN, chunk: Chunk) -> None:
+    def _add_chunk(self, at: GLSN, chunk: SnapshotChunk) -> None:
         parts = self._begun.setdefault(chunk.save, {})
         parts[chunk.index] = (at, chunk)
         if len(parts) == chunk.chunks:
             del self._begun[chunk.save]
             content = b"".join(parts[index][1].content for index in sorted(parts))
             if zlib.crc32(content) == chunk.crc:
-                self.keep(chunk.name, _Saved(_first(parts), chunk.position, content))
+                self._keep(chunk.name, _Saved(_first(parts), chunk.position, content))
 
-    def keep(self, name: str, saved: _Saved) -> None:
+    def _keep(self, name: str, saved: _Saved) -> None:
         if name not in self.newest or self.newest[name].position <= saved.position:
             self.newest[name] = saved
 
     def needed(self) -> GLSN:
-        """Nothing below is needed. One that is not whole may be on its way: once it is, its saver relies on it. It can go only when
-        there is another of its name that is as new."""
+        """Nothing below is needed. One that is incomplete may be in flight: once complete, its saver relies on it. It can be
+        trimmed only when there is another of its name that is as new."""
         firsts = [saved.first for saved in self.newest.values()]
         for parts in self._begun.values():
             _, chunk = next(iter(parts.values()))
@@ -194,5 +194,5 @@ class _Shelf:
         return min(firsts)
 
 
-def _first(parts: dict[int, tuple[GLSN, Chunk]]) -> GLSN:
+def _first(parts: dict[int, tuple[GLSN, SnapshotChunk]]) -> GLSN:
     return min(at for at, _ in parts.values())

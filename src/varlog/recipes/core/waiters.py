@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Watchers:
-    """Told after each stretch that was applied: nobody is woken in vain."""
+    """Checked after each batch that was applied: only those whose position or condition is reached are woken."""
 
     def __init__(self) -> None:
         self._positions: list[tuple[GLSN, int, asyncio.Future[None]]] = []  # a heap
-        self._looks: dict[asyncio.Future[Any], Callable[[], Any]] = {}
+        self._predicates: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self._numbers = count()
         self._over: Callable[[], Exception] | None = None
 
@@ -31,14 +31,14 @@ class Watchers:
             heapq.heappush(self._positions, (position, next(self._numbers), reached))
         return reached
 
-    def see(self, look: Callable[[], T | None]) -> asyncio.Future[T]:
-        """Done when `look` gives something, with that."""
+    def see(self, predicate: Callable[[], T | None]) -> asyncio.Future[T]:
+        """Done when `predicate` returns something, with that."""
         seen: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._over is not None:
             seen.set_exception(self._over())
         else:
-            self._looks[seen] = look
-            seen.add_done_callback(lambda _: self._looks.pop(seen, None))
+            self._predicates[seen] = predicate
+            seen.add_done_callback(lambda _: self._predicates.pop(seen, None))
         return seen
 
     def moved(self, applied: GLSN) -> None:
@@ -47,22 +47,22 @@ class Watchers:
             _, _, reached = heapq.heappop(self._positions)
             if not reached.done():
                 reached.set_result(None)
-        for seen, look in list(self._looks.items()):
+        for seen, predicate in list(self._predicates.items()):
             if seen.done():
                 continue
             try:
-                found = look()
-            except Exception as error:  # noqa: BLE001 - it is the waiter's own, and told to him
+                found = predicate()
+            except Exception as error:  # noqa: BLE001 - it is the waiter's own, which gets it
                 seen.set_exception(error)
                 continue
             if found is not None:
                 seen.set_result(found)
 
     def end(self, error: Callable[[], Exception]) -> None:
-        """Nothing more is applied: all hear why, also those who come later."""
+        """Nothing more is applied: all waiters get the error, also those that come later."""
         self._over = error
         waiting: list[asyncio.Future[Any]] = [reached for _, _, reached in self._positions]
-        waiting += self._looks
+        waiting += self._predicates
         self._positions.clear()
         for future in waiting:
             if not future.done():

@@ -1,7 +1,7 @@
-"""ConflictQueue: those in one process whose transactions clash over a key try again one after the other, in the order they came.
+"""ConflictQueue: transactions that clash over a key are retried one after another.
 
-All at once they would clash again, all but one of them, round after round. Nobody has more than one turn at a time, so nobody
-waits for somebody who waits for him. It is no lock: the log decides who commits, whoever's turn it is.
+In one process, in the order in which they clashed: all at once they would clash again, all but one of them, round after round. No
+transaction has more than one turn at a time, so there is no deadlock. It is no lock: the log decides which transaction commits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ TURN_S = 1.0
 
 
 class ConflictQueue:
-    """The turns of all keys over which somebody clashed and is not done yet."""
+    """The turns of all keys over which transactions clashed that are not done yet."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def lock(self, key: str) -> asyncio.Lock:
-        """Hold on to the key's lock; `drop` lets go of it."""
+        """The key's lock, kept until `drop`."""
         lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
         self._locks[key] = (lock, users + 1)
         return lock
@@ -37,29 +37,29 @@ class ConflictQueue:
 
 
 class ConflictTurn:
-    """What one of them has: `async with` gives it back at the end."""
+    """The turn of one transaction: `async with` releases it at the end."""
 
     def __init__(self, turns: ConflictQueue) -> None:
         self._turns = turns
         self._held: tuple[str, asyncio.Lock] | None = None
 
     async def wait_for(self, key: str) -> None:
-        """Give back the last one, and wait for that of another key, but not for long; for the same one it goes on."""
+        """Release the last turn, and wait for that of another key, but not for long; a turn for the same key is kept."""
         if self._held is not None and self._held[0] == key:
             return
-        self._give_back()
+        self._release()
         lock = self._turns.lock(key)
         try:
             async with asyncio.timeout(TURN_S):
                 await lock.acquire()
             self._held = key, lock
         except TimeoutError:
-            pass  # whoever has it does something else meanwhile; out of turn is slower, and as right
+            pass  # its owner is busy; out of turn is slower, and as correct
         finally:
             if self._held is None:
                 self._turns.drop(key)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if self._held is not None:
             (key, lock), self._held = self._held, None
             lock.release()
@@ -71,4 +71,4 @@ class ConflictTurn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._give_back()
+        self._release()

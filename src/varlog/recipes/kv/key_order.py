@@ -1,4 +1,4 @@
-"""PURE. KeyOrder: the keys of a map in their order, for ranges; and KeyRange, a half-open range of keys."""
+"""PURE. KeyOrder: the keys of a map in order; KeyRange: a half-open range of keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""KeyValue: a map that many processes share through a topic: get, put, delete, compare and set, ranges, watch (R-USE-2).
+"""KeyValue: a map that many processes share through a topic (R-USE-2).
 
-Each process has all of it in memory. A write is done when it is in the log and applied here; a read asks the log how far it is,
-and waits until everything up to there is applied here, so that it sees whatever anybody was told is done (linearizable). With
-`stale=True` it asks nobody: it sees an earlier state, never a wrong one, and always this process's own writes.
+Each process has all of it in memory. A write is done when it is in the log and applied here; a read asks the log for its tail, and
+waits until everything up to there is applied here, so that it sees every acknowledged write (linearizable). With `stale=True` it
+does not ask: it sees an earlier state, never a wrong one, and always this process's own writes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from varlog.recipes.kv.kv_codec import (
     Retain,
     checked_key,
     checked_value,
-    encode_command,
     encode_commit,
+    encode_kv_command,
 )
 from varlog.recipes.kv.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
 from varlog.recipes.kv.transaction_rules import Footprint, Isolation
@@ -59,8 +59,8 @@ class KeyValue:
         entropy: Entropy | None = None,
         timeout_s: float = 10.0,
     ) -> Opening[KeyValue]:
-        """Await it, or enter it with `async with`. All who open the same name in the same topic share one map. With `snapshots` it
-        starts from the newest one, and `checkpoint` makes one."""
+        """Await it, or enter it with `async with`. All that open the same name in the same topic share one map. With `snapshots`
+        it starts from the newest one, and `checkpoint` saves one."""
 
         chance = entropy or system_environment().entropy
 
@@ -76,13 +76,13 @@ class KeyValue:
 
     async def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> GLSN:
         """Returns the key's new revision."""
-        command = encode_command(Put(checked_key(key), checked_value(value)))
+        command = encode_kv_command(Put(checked_key(key), checked_value(value)))
         revision: GLSN = await self.replica.execute(command, timeout_s=timeout_s)
         return revision
 
     async def delete(self, key: str, *, timeout_s: float | None = None) -> GLSN | None:
         """Returns the revision of the delete; None if there was no such key."""
-        command = encode_command(Delete(checked_key(key)))
+        command = encode_kv_command(Delete(checked_key(key)))
         revision: GLSN | None = await self.replica.execute(command, timeout_s=timeout_s)
         return revision
 
@@ -96,11 +96,11 @@ class KeyValue:
             None if value is None else checked_value(value),
             GLSN(operator.index(expected)),
         )
-        revision: GLSN | None = await self.replica.execute(encode_command(command), timeout_s=timeout_s)
+        revision: GLSN | None = await self.replica.execute(encode_kv_command(command), timeout_s=timeout_s)
         return revision
 
     async def write(self, writes: Mapping[str, Buffer | None], *, timeout_s: float | None = None) -> GLSN:
-        """Many keys at once, at one revision; None deletes. Nobody ever sees some of it."""
+        """Many keys at once, at one revision; None deletes. No reader ever sees a part of it."""
         checked = {
             checked_key(key): None if value is None else checked_value(value) for key, value in writes.items()
         }
@@ -120,12 +120,12 @@ class KeyValue:
         if changes < 0 or size_bytes < 0:
             raise InvalidRequest(f"{changes} changes and {size_bytes} bytes cannot be kept: name 0 or more")
         command = Retain(operator.index(changes), operator.index(size_bytes))
-        await self.replica.execute(encode_command(command), timeout_s=timeout_s)
+        await self.replica.execute(encode_kv_command(command), timeout_s=timeout_s)
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
     async def get(self, key: str, *, stale: bool = False, timeout_s: float | None = None) -> Change | None:
-        """The key's value and revision; None if it is not there."""
+        """The key's value and revision; None if it does not exist."""
         checked_key(key)
         await self.wait_fresh(stale, timeout_s)
         return self.replica.machine.get(key)
@@ -146,10 +146,10 @@ class KeyValue:
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
         """Every change of keys that begin with `prefix`, in order, none left out; a value of None is a delete. From those after the
-        revision `after` on (None: after what is applied here now), for ever. HistoryGone if not all of them are remembered.
+        revision `after` on (None: after what is applied here now), forever. HistoryGone if not all of them are remembered.
 
-        Changes of one revision come one after the other: who may have stopped between them goes on with `after` one less than
-        that revision, and sees them again."""
+        Changes of one revision come one after the other: a reader that may have stopped between them continues with `after` one
+        less than that revision, and sees them again."""
         return self._changes(prefix_range(prefix), self.revision if after is None else GLSN(after))
 
     async def _changes(self, keys: KeyRange, seen: GLSN) -> AsyncGenerator[Change, None]:
@@ -161,9 +161,9 @@ class KeyValue:
                     yield change
 
     async def wait_fresh(self, stale: bool, timeout_s: float | None) -> None:
-        """Before a local read: wait until everything that anybody was told is done is applied here, or, `stale`, for nothing."""
+        """Before a local read: wait until every acknowledged write is applied here, or, `stale`, for nothing."""
         if stale:
-            await self.replica.wait(lambda machine: machine)  # only sees that it has not stopped
+            await self.replica.wait(lambda machine: machine)  # only checks that it has not stopped
         else:
             await self.replica.catch_up(timeout_s=timeout_s)
 
@@ -175,15 +175,15 @@ class KeyValue:
         return self.replica.machine.revision
 
     async def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
-        """Wait until everything that anybody was told is done is applied here: stale reads after it are fresh."""
+        """Wait until every acknowledged write is applied here: stale reads after it are fresh."""
         return await self.replica.catch_up(timeout_s=timeout_s)
 
     async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot; with `trim`, let the log forget what every named reader of the topic has."""
+        """Save a snapshot; with `trim`, also trim what every named reader of the topic is done with."""
         return await self.replica.checkpoint(trim=trim)
 
     async def close(self) -> None:
-        """Let go of it; the log stays open."""
+        """Close it; the log stays open."""
         await self.replica.close()
 
     async def __aenter__(self) -> Self:

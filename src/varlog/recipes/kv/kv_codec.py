@@ -1,6 +1,6 @@
-"""Bytes of the key/value store: its commands in the log, its snapshots, and CodedKvMachine, which is fed with them.
+"""CodedKvMachine: a key/value store's commands and snapshots as bytes.
 
-Both stay readable. A command has a number; one with another number, or with a field more, is of a newer version, and a replica
+Both stay readable. A command has a number; one with another number, or with one more field, is of a newer version, and a replica
 that continued without it would be another store from there on: so it stops (UnknownCommand). What is no command in any version
 changes nothing (MalformedCommand).
 """
@@ -54,12 +54,12 @@ class Retain(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
     bytes: int
 
 
-Command = Put | Delete | CompareAndSet | Commit | Retain
+KvCommand = Put | Delete | CompareAndSet | Commit | Retain
 # The number of each, and how many fields it has.
 TAGS = {1: 2, 2: 1, 3: 3, 4: 5, 5: 2}
 
 
-class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class KvSnapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """`keys`: each key with its versions (revision, value), oldest first, in the order of the keys."""
 
     version: int
@@ -70,14 +70,14 @@ class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_command_decoder = msgspec.msgpack.Decoder(Command)
-_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
+_command_decoder = msgspec.msgpack.Decoder(KvCommand)
+_snapshot_decoder = msgspec.msgpack.Decoder(KvSnapshot)
 
-encode_command: Callable[[Command], bytes] = _encoder.encode
+encode_kv_command: Callable[[KvCommand], bytes] = _encoder.encode
 
 
 def checked_key(key: str) -> str:
-    """A key as all replicas can read it: what is wrong is refused before it is in the log, where nobody could get past it."""
+    """A key as all replicas can read it: what is wrong is refused before it is in the log, where no replica could skip it."""
     if not isinstance(key, str):
         raise InvalidRequest(f"a key is a str, not {type(key).__name__}")
     try:
@@ -105,8 +105,8 @@ def checked_value(value: Buffer) -> bytes:
 
 
 def encode_commit(footprint: Footprint) -> bytes:
-    """The command by which a transaction is committed; its keys and values are checked. What its level of isolation does not look
-    at is left out."""
+    """The command by which a transaction is committed; its keys and values are checked. What its level of isolation does not check
+    is left out."""
     serializable = footprint.isolation is Isolation.SERIALIZABLE
     return _encoder.encode(
         Commit(
@@ -137,7 +137,7 @@ class CodedKvMachine(KvMachine):
             (held[0].key, [(change.revision, change.value) for change in held]) for held in self.versions()
         ]
         return _encoder.encode(
-            Snapshot(
+            KvSnapshot(
                 SNAPSHOT_VERSION,
                 (self.retention.changes, self.retention.bytes),
                 self.horizon,
@@ -147,7 +147,7 @@ class CodedKvMachine(KvMachine):
         )
 
     def restore(self, snapshot: bytes) -> None:
-        taken = decode_snapshot(snapshot)
+        taken = decode_kv_snapshot(snapshot)
         self.begin_from(
             Retention(*taken.retention),
             taken.horizon,
@@ -156,7 +156,7 @@ class CodedKvMachine(KvMachine):
         )
 
 
-def decode_snapshot(snapshot: bytes) -> Snapshot:
+def decode_kv_snapshot(snapshot: bytes) -> KvSnapshot:
     """Refused if it is of another version, or none."""
     try:
         taken = _snapshot_decoder.decode(snapshot)

@@ -1,7 +1,8 @@
-"""PURE. KvMachine: a map with its recent history. Revisions are positions in the log: every replica has the same ones.
+"""PURE. KvMachine: a map with its recent history.
 
-The state is what the log says, and nothing else: also how much of the history is kept (`retain`) is decided by a command, so
-that two replicas never differ in what they remember, and so in which transactions they commit.
+Revisions are positions in the log: every replica has the same ones. The state depends on the log only: how much of the history is
+kept (`retain`) is also decided by a command, so that two replicas never differ in what they remember, and so in which transactions
+they commit.
 
 Of every key it holds the versions after the horizon, deletes among them (tombstones), and the newest one that is not after it
 if that has a value. So the state at any position from the horizon on can be read. `_changes` are the versions after the horizon
@@ -21,11 +22,11 @@ from varlog.model.invariant import invariant
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.kv.key_order import KeyOrder, KeyRange
-from varlog.recipes.kv.transaction_rules import Clash, Footprint, judge
+from varlog.recipes.kv.transaction_rules import Clash, Footprint, find_clash
 
 HISTORY_CHANGES = 65_536
 HISTORY_BYTES = 64 * MIB
-# Whether a range has changed: a short one is seen key by key, of a long one what has changed since.
+# Whether a range has changed: a short one is checked key by key, a long one by the changes since.
 SHORT_RANGE_KEYS = 64
 
 
@@ -42,7 +43,7 @@ class Change(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How much history is kept: so many changes, and so many bytes of keys and values in them, at most."""
+    """How much history is kept, at most: changes, and bytes of keys and values in them."""
 
     changes: int = HISTORY_CHANGES
     bytes: int = HISTORY_BYTES
@@ -82,9 +83,9 @@ class KvMachine:
 
     def commit(self, at: GLSN, footprint: Footprint) -> GLSN | Clash:
         """All writes of a transaction, or none."""
-        if clash := judge(self, footprint):
+        if clash := find_clash(self, footprint):
             return clash
-        # In the order of the keys: a snapshot has no other, and what is restored must go on as what was saved.
+        # In the order of the keys: a snapshot has no other, and a restored machine must continue like the saved one.
         for key, value in sorted(footprint.writes.items()):
             if value is not None or self.get(key) is not None:
                 self._write(at, key, value)
@@ -92,14 +93,14 @@ class KvMachine:
         return at
 
     def retain(self, retention: Retention) -> None:
-        """From now on so much history is kept."""
+        """From now on this much history is kept."""
         self.retention = retention
         self._forget()
 
     # --- Reads ----------------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Change | None:
-        """The newest version; None if the key is not there."""
+        """The newest version; None if the key does not exist."""
         if versions := self._versions.get(key):
             newest = versions[-1]
             return None if newest.value is None else newest
@@ -131,7 +132,7 @@ class KvMachine:
     def changes_after(self, revision: GLSN) -> list[Change]:
         """In the order of their positions; `revision` is not before the horizon. Costs what is returned, not what is remembered."""
         invariant(
-            revision >= self.horizon, "what is forgotten is not told", at=revision, horizon=self.horizon
+            revision >= self.horizon, "what is forgotten is not returned", at=revision, horizon=self.horizon
         )
         taken: list[Change] = []
         for change in reversed(self._changes):
@@ -206,7 +207,7 @@ class KvMachine:
             self._bytes -= change.size
             versions = self._versions[change.key]
             if versions[0] is not change:
-                del versions[0]  # whoever reads from the horizon on reads this change, or a later one
+                del versions[0]  # a read from the horizon on sees this change, or a later one
             if change.value is None:
                 del versions[0]
                 if not versions:

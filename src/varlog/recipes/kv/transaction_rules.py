@@ -1,16 +1,16 @@
-"""PURE. Footprint of a transaction, and the rule by which it is committed or clashes, for each of three levels of isolation.
+"""PURE. Footprint of a transaction, and whether it clashes, per level of isolation.
 
-A transaction reads from its snapshot, the state at one position, and is judged where its commit got into the log. Between the
+A transaction reads from its snapshot, the state at one position, and is checked where its commit got into the log. Between the
 two others may have committed. What must not have changed meanwhile:
 
-    read_committed   nothing. Writes appear at once and together, and only what is committed is ever read
+    read_committed   nothing. Writes appear together, and only what is committed is ever read
     snapshot         no key that it writes: the first to commit wins, no update is lost. Write skew is possible: two that read
                      what the other writes
     serializable     no key and no range that it read; so it could have run as a whole where its commit is. What it writes
                      without having read it does not matter
 
-A change of a key that was never seen again (deleted, and its tombstone forgotten) is before the horizon: whoever has a
-snapshot from before the horizon, and finds nothing at a key, is told that it is too old.
+A change of a key that was never seen again (deleted, and its tombstone forgotten) is before the horizon: a transaction whose
+snapshot is from before the horizon, and that finds nothing at a key, is too old.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from varlog.recipes.kv.key_order import KeyRange
 
 
 class Isolation(StrEnum):
-    """What a transaction may notice of others that run at the same time."""
+    """What a transaction may see of others that run at the same time."""
 
     READ_COMMITTED = "read_committed"
     SNAPSHOT = "snapshot"
@@ -45,8 +45,8 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Why a transaction is not committed: `key` was changed at `revision`, after the snapshot. Revision 0: nobody knows any more
-    whether it was, because the snapshot is older than what is remembered."""
+    """Why a transaction is not committed: `key` was changed at `revision`, after the snapshot. Revision 0: it is not known any
+    more whether it was, because the snapshot is older than what is remembered."""
 
     key: str
     revision: GLSN
@@ -59,7 +59,7 @@ class Clash:
 
 
 class Revisions(Protocol):
-    """What must be known of the state to judge. Every change after `horizon` is known, deletes as well."""
+    """What must be known of the state to decide. Every change after `horizon` is known, deletes as well."""
 
     @property
     def horizon(self) -> GLSN: ...
@@ -73,26 +73,26 @@ class Revisions(Protocol):
         ...
 
 
-def judge(state: Revisions, footprint: Footprint) -> Clash | None:
+def find_clash(state: Revisions, footprint: Footprint) -> Clash | None:
     """None: it can be committed. Once it clashes it always will: positions of changes only grow."""
     if footprint.isolation is Isolation.READ_COMMITTED:
         return None
     if footprint.isolation is Isolation.SNAPSHOT:
-        return _judge_keys(state, footprint.writes, footprint.snapshot)
-    return _judge_keys(state, footprint.reads, footprint.snapshot) or _judge_ranges(state, footprint)
+        return _clash_in_keys(state, footprint.writes, footprint.snapshot)
+    return _clash_in_keys(state, footprint.reads, footprint.snapshot) or _clash_in_ranges(state, footprint)
 
 
-def _judge_keys(state: Revisions, keys: Collection[str], snapshot: GLSN) -> Clash | None:
+def _clash_in_keys(state: Revisions, keys: Collection[str], snapshot: GLSN) -> Clash | None:
     forgotten = snapshot < state.horizon
     for key in keys:
         revision = state.changed(key)
-        # A key that is there has not been deleted after its newest change; one that is not there may have been, unseen.
+        # A key that exists has not been deleted after its newest change; one that does not exist may have been, unseen.
         if revision > snapshot or (forgotten and revision == NO_GLSN):
             return Clash(key, revision, snapshot)
     return None
 
 
-def _judge_ranges(state: Revisions, footprint: Footprint) -> Clash | None:
+def _clash_in_ranges(state: Revisions, footprint: Footprint) -> Clash | None:
     snapshot = footprint.snapshot
     for keys in footprint.ranges:
         if snapshot < state.horizon:

@@ -1,4 +1,4 @@
-"""Transactions, Transaction: atomic reads and writes of a KeyValue (R-USE-2)
+"""Transactions, Transaction: atomic reads and writes of a KeyValue (R-USE-2).
 
 async def transfer(bank: Transaction) -> None: ...
 await Transactions(kv).run(transfer)                   # again, if another one changed what it had read
@@ -22,12 +22,12 @@ from varlog.recipes.kv.conflict_queue import ConflictQueue, ConflictTurn
 from varlog.recipes.kv.key_order import KeyRange, prefix_range, up_to
 from varlog.recipes.kv.key_value import KeyValue
 from varlog.recipes.kv.kv_codec import checked_key, checked_range, checked_value, encode_commit
-from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation, judge
+from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation, find_clash
 
 T = TypeVar("T")
 
 RETRIES = 32
-# Before a try that follows others: up to this, doubled with each, so that processes that fight for a key get out of step.
+# Before a retry: a random pause up to this, doubled with each, so that processes that compete for a key get out of step.
 BACKOFF_S, BACKOFF_S_MAX = 0.001, 0.1
 
 
@@ -46,8 +46,8 @@ class Transactions:
         stale: bool = False,
         timeout_s: float | None = None,
     ) -> Transaction:
-        """It sees everything that anybody was told is committed before; with `stale` it asks nobody, and sees what is applied here.
-        What it commits is judged alike in both cases."""
+        """It sees every commit that was acknowledged before; with `stale` it does not ask, and sees what is applied here. Its
+        commit is checked in the same way in both cases."""
         level = self.isolation if isolation is None else _level(isolation)
         await self.kv.wait_fresh(stale, timeout_s)
         return Transaction(self.kv, level)
@@ -82,9 +82,9 @@ class Transactions:
     ) -> Any:
         """Call `function` with a transaction, and commit that; after a Conflict, again: so it must do nothing but read and write in
         the transaction. Returns what it returned; the last Conflict, if there were more than `retries`. OutcomeUnknown is not
-        tried again: only the caller knows whether twice is harmless.
+        retried: only the caller knows whether twice is harmless.
 
-        `timeout_s` is for each question to the log. Whatever `function` raises drops the transaction, and is raised."""
+        `timeout_s` is for each request to the log. What `function` raises drops the transaction, and is raised."""
         if retries < 0:
             raise InvalidRequest(f"{retries} retries: name 0 or more")
         async with ConflictTurn(self._turns) as turn:
@@ -99,7 +99,7 @@ class Transactions:
 
     @property
     def waiting(self) -> int:
-        """Over how many keys somebody has clashed here, and is not done yet."""
+        """Over how many keys transactions have clashed here that are not done yet."""
         return len(self._turns)
 
     async def _try(
@@ -109,7 +109,7 @@ class Transactions:
         again: bool,
         timeout_s: float | None,
     ) -> Any:
-        # Again is fresh enough without asking: what it clashed with is applied here, and so is all that was before the first time.
+        # A retry is fresh enough without asking: what it clashed with is applied here, and all that was before the first try.
         transaction = await self.begin(isolation, stale=again, timeout_s=timeout_s)
         try:
             result = function(transaction)
@@ -133,15 +133,12 @@ def _level(isolation: Isolation | str) -> Isolation:
         raise InvalidRequest(f"there is no level of isolation {isolation!r}: name one of {known}") from None
 
 
-# Transaction: one transaction over a KeyValue: reads of one moment, its own writes, one commit.
-#
-# It reads the state at one position (`snapshot`) in memory, keeps its writes to itself, and becomes one command: where that gets
-# into the log every replica judges it alike, by transaction_rules.py. Nothing is locked, nobody waits for a transaction that has
-# stopped, and one that only reads asks the log nothing but where it ends.
-
-
 class Transaction:
     """One transaction. Reads are of one moment (read_committed: of the newest state that is applied here), with its own writes.
+
+    It reads the state at one position (`snapshot`) in memory, keeps its writes to itself, and becomes one command, which every
+    replica checks alike, by transaction_rules.py. Nothing is locked, no transaction waits for one that has stopped, and one
+    that only reads asks the log only for its tail.
 
     `async with` commits it at the end, or drops it if the block raises. Conflict says which key another one has changed.
     """
@@ -156,7 +153,7 @@ class Transaction:
         self._over = False
 
     def get(self, key: str) -> bytes | None:
-        """The key's value; None if it is not there."""
+        """The key's value; None if it does not exist."""
         self._check_open()
         if key in self._writes:
             return self._writes[key]
@@ -178,7 +175,7 @@ class Transaction:
         self._check_remembered(wanted.begin, wanted)
         found = list(islice(merge(self._committed(wanted), self._own(wanted)), limit))
         if limit is not None and len(found) >= limit:
-            # Nothing was learnt of what comes after: whoever changes it does no harm.
+            # Nothing was read of what comes after: changing it does no harm.
             if not found:
                 return []
             wanted = up_to(wanted.begin, found[-1][0])
@@ -191,7 +188,7 @@ class Transaction:
         self._writes[checked_key(key)] = checked_value(value)
 
     def delete(self, key: str) -> None:
-        """Of a key that is not there: does nothing."""
+        """Deleting a key that does not exist does nothing."""
         self._check_open()
         self._writes[checked_key(key)] = None
 
@@ -203,8 +200,8 @@ class Transaction:
         if not self._writes:
             return self.snapshot  # all its reads are of that moment, so it could have run there
         footprint = Footprint(self.isolation, self.snapshot, self._reads, self._ranges, self._writes)
-        # What clashes with what is applied here will clash in the log, too: it need not go there.
-        clash = judge(self._replica.machine, footprint)
+        # What clashes with what is applied here will clash in the log too: it need not be appended.
+        clash = find_clash(self._replica.machine, footprint)
         if clash is None:
             done: GLSN | Clash = await self._replica.execute(encode_commit(footprint), timeout_s=timeout_s)
             if not isinstance(done, Clash):
@@ -213,7 +210,7 @@ class Transaction:
         raise _conflict(clash)
 
     def abort(self) -> None:
-        """Drop it. Again, or after a commit, is harmless."""
+        """Drop it. Repeated, or after a commit, it does nothing."""
         self._over = True
 
     async def __aenter__(self) -> Self:

@@ -4,8 +4,8 @@
         async with election.leading() as leadership:        # cancelled, and LockLost, if it is not leader any more
             await schedule(term=leadership.term)
 
-It is a lock whose holder leads: candidates stand in line, and the term is the fencing token of the grant, so that it is larger than
-that of every leader before. Everything that lock.py says of its holder holds for the leader.
+It is a lock whose holder leads: candidates wait in line, and the term is the fencing token of the grant, so it is larger than that
+of every leader before. Everything that lock.py says of its holder applies to the leader.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from varlog.recipes.core.lease_rules import TTL_S, Watch, ttl_us
 from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import NotHeld
-from varlog.recipes.lock.guard import LockGuard, signs
+from varlog.recipes.lock.guard import LockGuard, heartbeats_of
 from varlog.recipes.lock.lock_machine import LockMachine
 from varlog.recipes.lock.participant import LockParticipant
 from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
 
 
 class Leader(NamedTuple):
-    """Who leads: the name that it stood under, and its term."""
+    """The leader: the name of its candidacy, and its term."""
 
     candidate: str
     term: GLSN
@@ -39,12 +39,12 @@ class Leadership(LockGuard):
 
     @property
     def term(self) -> GLSN:
-        """Larger than that of every leader before: whatever is led refuses what comes with an older one (fenced.py)."""
+        """Larger than that of every leader before: what it leads refuses requests with an older one (fenced.py)."""
         return self.token
 
 
 class Election:
-    """The election of one name in a topic. Who only looks on needs no name. Close it when it is used no more."""
+    """The election of one name in a topic. An observer needs no name. Close it after use."""
 
     def __init__(self, participant: LockParticipant[Leadership]) -> None:
         self._participant = participant
@@ -63,10 +63,10 @@ class Election:
         clock: Clock | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Opening[Election]:
-        """Await it, or enter it with `async with`, which also closes it. All who open the same name in a topic elect one leader.
+        """Await it, or enter it with `async with`, which also closes it. All that open the same name in a topic elect one leader.
 
-        `candidate` is what others learn of the leader: its address, say. One that is not heard of for `ttl_s` leads no more.
-        `clock` is whose steady time is counted by (a simulator has its own)."""
+        `candidate` is what others learn of the leader: its address, for example. A leader without a heartbeat for `ttl_s` does not
+        lead any more. `clock` is the steady clock (a simulator has its own)."""
         chance = entropy or system_environment().entropy
 
         async def make() -> Election:
@@ -91,8 +91,8 @@ class Election:
         return await self._participant.acquire(timeout_s)
 
     async def resign(self) -> bool:
-        """Lead no more, at once; the next candidate does. NotHeld if we do not lead."""
-        if (leadership := self._participant.hold) is None:
+        """Stop leading, immediately; the next candidate leads. NotHeld if we do not lead."""
+        if (leadership := self._participant.guard) is None:
             raise NotHeld(self._participant.what)
         return await leadership.release()
 
@@ -104,50 +104,50 @@ class Election:
     @property
     def leadership(self) -> Leadership | None:
         """Ours, while we lead, by our own clock."""
-        leadership = self._participant.hold
+        leadership = self._participant.guard
         return leadership if leadership is not None and leadership.held else None
 
-    # --- For everybody --------------------------------------------------------------------------------------------------
+    # --- For observers --------------------------------------------------------------------------------------------------
 
     async def leader(self, *, stale: bool = False, timeout_s: float | None = None) -> Leader | None:
-        """Who leads, as the log says now; `stale`: as far as it is applied here, without asking. A leader that died is named until
-        another candidate has it expired."""
+        """Who leads, as the log says now; `stale`: as far as it is applied here, without asking. A leader that died is
+        returned until another candidate has expired it."""
         if not stale:
             await self.replica.catch_up(timeout_s=timeout_s)
         return _leader(self.replica.machine)
 
     async def observe(self) -> AsyncGenerator[Leader | None, None]:
-        """Who leads now, and then each change, for ever; None: nobody does, or nothing was heard of the leader for its time to
-        live. Terms that were over before anybody looked are left out; those that are told never fall."""
+        """The leader now, and then each change, forever; None: there is none, or it sent no heartbeat for its time to live. Terms
+        that ended before they were observed are left out; those that are yielded never fall."""
         watch: Watch[str] = Watch()
-        told: tuple[Leader | None] | None = None
+        yielded: tuple[Leader | None] | None = None
 
-        def look(machine: LockMachine) -> tuple[Leader | None] | None:
-            watch.look(signs(machine), self._participant.clock.steady_us())
+        def changed(machine: LockMachine) -> tuple[Leader | None] | None:
+            watch.observe(heartbeats_of(machine), self._participant.clock.steady_us())
             found = (_leader(machine) if self._due_s(watch) else None,)
-            return found if found != told else None
+            return found if found != yielded else None
 
         while True:
             try:
-                found = await self.replica.wait(look, timeout_s=self._due_s(watch) or None)
+                found = await self.replica.wait(changed, timeout_s=self._due_s(watch) or None)
             except TimeoutError:
                 continue
-            told = found
+            yielded = found
             yield found[0]
 
     def _due_s(self, watch: Watch[str]) -> float:
-        """For how long the leader is one even if nothing more is heard of it; 0 if there is none."""
+        """For how long the leader leads even if it sends no more heartbeats; 0 if there is none."""
         holder, now_us = self.replica.machine.holder, self._participant.clock.steady_us()
         if holder is None or not watch.sees(holder.claim):
             return 0.0
         return max(watch.due_us(holder.claim) - now_us, 0) / 1e6
 
     async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
+        """Save a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
         return await self.replica.checkpoint(trim=trim)
 
     async def close(self) -> None:
-        """Resign, stop to campaign, and let go of everything but the log."""
+        """Resign, stop campaigning, and close everything but the log."""
         await self._participant.close()
 
 

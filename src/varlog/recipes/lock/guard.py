@@ -1,7 +1,7 @@
-"""LockGuard, a granted lock; LockRequest, the same request before it is granted
+"""LockGuard, a granted lock; LockRequest, its claim in the line.
 
-It holds as long as our own clock says so, which is over before anybody else can have the lock (lease_rules.py). What a process
-does with it after it stood still (a pause, a swapped-out page) only a fencing token can stop: see fenced.py.
+A guard is held as long as our own clock says so, which ends before another process can have the lock (lease_rules.py). What a
+process does after it was paused (by a scheduler, or a swapped-out page) only a fencing token can stop: see fenced.py.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ from typing import Final
 from varlog.model.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.core.lease_rules import (
-    Beats,
-    Sign,
+    Heartbeat,
+    SentHeartbeats,
     Watch,
-    belief_us,
     dead_before,
-    look_again_us,
+    next_check_us,
     renew_us,
+    validity_us,
 )
 from varlog.recipes.core.replicated import ReplicatedStateMachine
 from varlog.recipes.errors import LockLost, ReplicaStopped
-from varlog.recipes.lock.lock_machine import Claim, Enter, Expire, Leave, LockMachine, Renew, encode
+from varlog.recipes.lock.lock_machine import (
+    Enter,
+    Expire,
+    Leave,
+    LockClaim,
+    LockMachine,
+    Renew,
+    encode_lock_command,
+)
 from varlog.runtime.environment import Clock
 from varlog.runtime.logging import get_logger, logfmt
 
-# The loop's time stands still while the machine sleeps, our clock does not: it is looked at this often at least.
-LOOK_S: Final = 1.0
+# The loop's time stops while the machine sleeps, our clock does not: it is checked at least this often.
+CHECK_S: Final = 1.0
 
 _log = get_logger("recipes")
 
@@ -72,29 +80,29 @@ class LockGuard:
             raise LockLost(self.what, self.token)
 
     async def release(self) -> bool:
-        """Let go of it: we believe in it no more as soon as this is called. Tells whether the next one can have it at once. If not
-        (it was lost before, or the log does not answer), others have to wait until our time to live is over."""
+        """Release it: it is not held any more as soon as this is called. Returns whether the next one can have it immediately. If
+        not (it was lost before, or the log does not answer), others have to wait until our time to live is over."""
         if not self.held:
             return False
         self._over = True
-        # It goes on if we are cancelled: nobody is to wait for a lock that nobody holds.
+        # It continues if we are cancelled: no process should wait for a lock that is not held.
         return await asyncio.shield(self._ended())
 
-    # --- For who keeps it -----------------------------------------------------------------------------------------------
+    # --- For its participant ---------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
         """Until it is over: lost as soon as our clock says so, or the log."""
         try:
             while (left_s := self.left_s) > 0:
-                with suppress(TimeoutError):  # its signs may have been renewed meanwhile
-                    await self._lock_request.wait_removed(min(left_s, LOOK_S))
+                with suppress(TimeoutError):  # it may have been renewed meanwhile
+                    await self._lock_request.wait_removed(min(left_s, CHECK_S))
                     break
         except VarlogError as error:
             _log.warning(logfmt("cannot be kept", what=self.what, why=error))
         self.lose()
 
     def lose(self) -> None:
-        """It is over, or something of ours is broken: better lost than held wrongly."""
+        """It is over, or a task of ours failed: better lost than held wrongly."""
         if self._over:
             return
         self._over = True
@@ -114,21 +122,21 @@ class LockGuard:
             self._guard.reschedule(asyncio.get_running_loop().time())
 
 
-# LockRequest: one claim of ours in the line of a lock: enters, gives signs of life, expires the dead before it, leaves.
-#
-# Whether it holds the lock is read off the machine and the clock each time (lease_rules.py): no task has to run in time for that.
-
-# What the log may say for a while: the command is sent again, or was not needed.
+# Errors that pass: the command is sent again, or was not needed.
 PASSING = (Rejected, OutcomeUnknown, Unavailable)
 
 
-def signs(machine: Iterable[Claim]) -> list[tuple[str, Sign]]:
-    """The last signs of all in the line."""
-    return [(one.claim, Sign(one.sign, one.ttl_us)) for one in machine]
+def heartbeats_of(machine: Iterable[LockClaim]) -> list[tuple[str, Heartbeat]]:
+    """The last heartbeats of all claims in the line."""
+    return [(one.claim, Heartbeat(one.heartbeat, one.ttl_us)) for one in machine]
 
 
 class LockRequest:
-    """`claim` is a new id; `clock` is the steady one of this machine."""
+    """One claim of ours in the line of a lock: enters, sends heartbeats, expires the dead before it, leaves. `claim` is a new id;
+    `clock` is the steady one of this machine.
+
+    Whether it holds the lock is computed from the machine and the clock each time (lease_rules.py): no task has to run in time
+    for that."""
 
     def __init__(
         self,
@@ -142,11 +150,11 @@ class LockRequest:
         self.ttl_us = ttl_us
         self._replica = replica
         self._clock = clock
-        self._enter = encode(Enter(claim, ttl_us, who))
-        self._beats = Beats(ttl_us, clock.steady_us())
+        self._enter = encode_lock_command(Enter(claim, ttl_us, who))
+        self._beats = SentHeartbeats(ttl_us, clock.steady_us())
         self._watch: Watch[str] = Watch()
 
-    # --- What is so now -------------------------------------------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------------------------------------
 
     @property
     def stands(self) -> bool:
@@ -155,7 +163,7 @@ class LockRequest:
 
     @property
     def left_us(self) -> int:
-        """For how long we may still believe that we hold the lock; 0: not any more, or not yet."""
+        """For how long our lease is still valid; 0: not any more, or not yet."""
         holder = self._replica.machine.holder
         if holder is None or holder.claim != self.claim:
             return 0
@@ -165,8 +173,8 @@ class LockRequest:
 
     async def enter(self, timeout_s: float) -> bool:
         """Whether we are in the line for certain. If not, we may still get there."""
-        # Not when it arrives: what we believe counts from before our sign was sent.
-        self._beats = Beats(self.ttl_us, self._clock.steady_us())
+        # Not when it arrives: a lease counts from before its heartbeat was sent.
+        self._beats = SentHeartbeats(self.ttl_us, self._clock.steady_us())
         try:
             await self._replica.execute(self._enter, timeout_s=timeout_s)
         except InvalidRequest:
@@ -176,87 +184,87 @@ class LockRequest:
         return True
 
     async def wait_granted(self) -> GLSN:
-        """The token of the grant. NO_GLSN: we stand in the line no more, because others saw no sign of us for too long.
+        """The token of the grant. NO_GLSN: we are not in the line any more, because others saw no heartbeat of us for too long.
 
-        Who is granted the lock when its last sign is old does not believe it yet: the next sign must be applied first."""
+        If our last heartbeat is old when the lock is granted, it is not held yet: the next heartbeat must be applied first."""
 
-        def look(machine: LockMachine) -> GLSN | None:
+        def granted(machine: LockMachine) -> GLSN | None:
             if not self.stands:
                 return NO_GLSN
             return machine.token if self.left_us > 0 else None
 
-        return await self._replica.wait(look)
+        return await self._replica.wait(granted)
 
     async def wait_removed(self, timeout_s: float) -> None:
-        """Until we stand in the line no more. TimeoutError if we still do."""
+        """Until we are not in the line any more. TimeoutError if we still are."""
         await self._replica.wait(lambda _: None if self.stands else True, timeout_s=timeout_s)
 
     async def keep(self) -> None:
-        """Give signs of life, and look after those before us, for as long as we stand in the line."""
+        """Send heartbeats, and expire the dead before us, for as long as we are in the line."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._give_signs(), name=f"renew/{self._replica.name}")
+                tasks.create_task(self._send_heartbeats(), name=f"renew/{self._replica.name}")
                 tasks.create_task(self._expire_dead(), name=f"expire/{self._replica.name}")
         except* ReplicaStopped:
-            pass  # who waits hears of it; who holds stops to believe in time
+            pass  # waiters get the error from the replica; a lease ends by itself
 
     async def leave(self, timeout_s: float) -> bool:
-        """Whether we are out of the line for certain. If not, others expire us: we give no more signs."""
+        """Whether we are out of the line for certain. If not, others expire us: we send no more heartbeats."""
         with suppress(*PASSING, ReplicaStopped):
-            await self._replica.execute(encode(Leave(self.claim)), timeout_s=timeout_s)
+            await self._replica.execute(encode_lock_command(Leave(self.claim)), timeout_s=timeout_s)
             return True
         return False
 
-    # --- While we stand there -------------------------------------------------------------------------------------------
+    # --- While we are in it --------------------------------------------------------------------------------------------
 
-    async def _give_signs(self) -> None:
+    async def _send_heartbeats(self) -> None:
         every_us = renew_us(self.ttl_us)
         while True:
             wait_us = max(self._beats.sent_us + every_us - self._clock.steady_us(), every_us // 4)
             await asyncio.sleep(wait_us / 1e6)
             if not self.stands:
                 return
-            renewal = encode(Renew(self.claim, self._beats.send(self._clock.steady_us())))
+            renewal = encode_lock_command(Renew(self.claim, self._beats.send(self._clock.steady_us())))
             with suppress(*PASSING):
-                await self._replica.execute(renewal, timeout_s=belief_us(self.ttl_us) / 1e6)
+                await self._replica.execute(renewal, timeout_s=validity_us(self.ttl_us) / 1e6)
 
     async def _expire_dead(self) -> None:
         ttl_s = self.ttl_us / 1e6
         while self.stands:
             with suppress(*PASSING):
                 await self._wait_dead()
-                # What is in the log and not applied here yet may be a sign of life.
+                # What is in the log and not applied here yet may be a heartbeat.
                 await self._replica.catch_up(timeout_s=ttl_s)
-                self._look(self._replica.machine)
+                self._observe(self._replica.machine)
                 for dead in self._dead():
-                    expire = encode(Expire(dead.claim, dead.sign))
+                    expire = encode_lock_command(Expire(dead.claim, dead.heartbeat))
                     await self._replica.execute(expire, timeout_s=ttl_s)
             await asyncio.sleep(ttl_s / 50)
 
     async def _wait_dead(self) -> None:
-        """Until somebody is on us to expire, or we stand in the line no more."""
+        """Until there is a claim for us to expire, or we are not in the line any more."""
 
-        def look(machine: LockMachine) -> bool | None:
-            self._look(machine)
+        def found(machine: LockMachine) -> bool | None:
+            self._observe(machine)
             return True if self._dead() or not self.stands else None
 
         while True:
             try:
-                await self._replica.wait(look, timeout_s=self._look_again_s())
+                await self._replica.wait(found, timeout_s=self._next_check_s())
             except TimeoutError:
                 continue
             return
 
-    def _look(self, machine: LockMachine) -> None:
-        self._watch.look(signs(machine), self._clock.steady_us())
+    def _observe(self, machine: LockMachine) -> None:
+        self._watch.observe(heartbeats_of(machine), self._clock.steady_us())
 
-    def _dead(self) -> list[Claim]:
+    def _dead(self) -> list[LockClaim]:
         line = [one.claim for one in self._replica.machine]
         dead = dead_before(self.claim, line, self._watch, self._clock.steady_us())
         return [found for claim in dead if (found := self._replica.machine.find(claim)) is not None]
 
-    def _look_again_s(self) -> float | None:
-        self._look(self._replica.machine)
+    def _next_check_s(self) -> float | None:
+        self._observe(self._replica.machine)
         line, now_us = [one.claim for one in self._replica.machine], self._clock.steady_us()
-        again_us = look_again_us(self.claim, line, self._watch, now_us)
+        again_us = next_check_us(self.claim, line, self._watch, now_us)
         return None if again_us is None else max(again_us - now_us, 1) / 1e6

@@ -1,13 +1,13 @@
-"""PURE. LockMachine: who holds a lock, who waits for it, and in which order: commands in, grants out (R-USE-2).
+"""PURE. LockMachine: the holder of a lock and its waiters, in order (R-USE-2).
 
-A lock is a line of claims. The first of it holds the lock, the others wait, in the order in which they entered. What can be
-relied on, whatever is sent, twice, late or never:
+A lock is a line of claims: commands in, grants out. The first claim holds the lock, the others wait, in the order in which they
+entered. What can be relied on, whether commands arrive twice, late or never:
 
-- One claim holds at most, and only a claim that left, or was expired, makes room for the next.
-- The token of a grant is the position of the command that made it. One command makes one grant at most: tokens strictly grow.
-- A claim is expired only by someone who names its last sign of life: one renewal in between, and nothing happens.
+- At most one claim holds, and only a claim that left, or was expired, makes room for the next.
+- The token of a grant is the position of the command that made it. One command makes at most one grant: tokens strictly grow.
+- A claim is expired only by a command that names its last heartbeat: after one renewal in between it has no effect.
 
-There is no clock in here. What may be believed for how long, and when somebody may be expired, is in lease_rules.py.
+There is no clock in here. How long a lease is valid, and when a claim may be expired, is in lease_rules.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMBER_MAX: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Stand at the end of the line. `claim` is drawn anew for each attempt; `who` is for people to read."""
+    """Join the end of the line. `claim` is a new id for each attempt; `who` is for people to read."""
 
     claim: str
     ttl_us: int
@@ -45,8 +45,8 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """A sign of life: the holder's, or of one who waits. `beat` counts those of this claim, so that its owner knows which one it
-    sees applied."""
+    """A heartbeat: of the holder, or of a waiter. `beat` counts those of this claim, so that its owner knows which one it sees
+    applied."""
 
     claim: str
     beat: int
@@ -61,15 +61,15 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Remove a claim of which nothing was seen for its time to live since the sign at position `sign`."""
+    """Remove a claim that sent nothing for its time to live since the heartbeat at position `heartbeat`."""
 
     claim: str
-    sign: GLSN
+    heartbeat: GLSN
 
 
-Command = Enter | Renew | Leave | Expire
+LockCommand = Enter | Renew | Leave | Expire
 # Each with the types of its fields.
-_KINDS: Final[dict[str, tuple[Callable[..., Command], tuple[type, ...]]]] = {
+_KINDS: Final[dict[str, tuple[Callable[..., LockCommand], tuple[type, ...]]]] = {
     "enter": (Enter, (str, int, str)),
     "renew": (Renew, (str, int)),
     "leave": (Leave, (str,)),
@@ -78,25 +78,25 @@ _KINDS: Final[dict[str, tuple[Callable[..., Command], tuple[type, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """One that stands in the line. `sign` is the position of its last sign of life, `beat` the number of the newest one."""
+class LockClaim:
+    """One claim in the line. `heartbeat` is the position of its last heartbeat, `beat` the number of the newest one."""
 
     claim: str
     who: str
     ttl_us: int
-    sign: GLSN
+    heartbeat: GLSN
     beat: int = 0
 
 
-def encode(command: Command) -> bytes:
-    """A command as it stands in the log."""
+def encode_lock_command(command: LockCommand) -> bytes:
+    """A command as it is in the log."""
     kind = type(command).__name__.lower()
     fields = [getattr(command, name) for name in command.__slots__]
     return json.dumps([VERSION, kind, *fields], separators=(",", ":")).encode()
 
 
-def decode(data: bytes) -> Command:
-    """MalformedCommand if it is none; UnknownCommand if it is one of a newer version, which cannot be passed over."""
+def decode_lock_command(data: bytes) -> LockCommand:
+    """MalformedCommand if it is none; UnknownCommand if it is one of a newer version, which cannot be skipped."""
     try:
         version, kind, *fields = _parsed(data, "command")
     except (ValueError, RecursionError):
@@ -127,32 +127,32 @@ class LockMachine:
     """The line of one lock. Deterministic: every replica that applied the same commands is the same."""
 
     def __init__(self) -> None:
-        self._line: dict[str, Claim] = {}  # in the order of entering; the first one holds
-        self.token = NO_GLSN  # where the first one became the first; the last such place if there is none
+        self._line: dict[str, LockClaim] = {}  # in the order of entering; the first one holds
+        self.token = NO_GLSN  # where the first one became the first; the last such position if there is none
 
-    # --- looking --------------------------------------------------------------------------------------------------------
+    # --- Reading --------------------------------------------------------------------------------------------------------
 
     @property
-    def holder(self) -> Claim | None:
+    def holder(self) -> LockClaim | None:
         return next(iter(self._line.values()), None)
 
-    def find(self, claim: str) -> Claim | None:
+    def find(self, claim: str) -> LockClaim | None:
         return self._line.get(claim)
 
-    def __iter__(self) -> Iterator[Claim]:
-        """From the holder to who came last."""
+    def __iter__(self) -> Iterator[LockClaim]:
+        """From the holder to the newest claim."""
         return iter(self._line.values())
 
     def __len__(self) -> int:
         return len(self._line)
 
-    # --- changing -------------------------------------------------------------------------------------------------------
+    # --- Changing -------------------------------------------------------------------------------------------------------
 
     def apply(self, at: GLSN, command: bytes) -> bool:
         """Whether the command did what it says."""
-        return self.take(at, decode(command))
+        return self.execute(at, decode_lock_command(command))
 
-    def take(self, at: GLSN, command: Command) -> bool:
+    def execute(self, at: GLSN, command: LockCommand) -> bool:
         match command:
             case Enter():
                 return self._enter(at, command)
@@ -162,22 +162,26 @@ class LockMachine:
                 return self._remove(at, command.claim)
             case Expire():
                 known = self._line.get(command.claim)
-                return known is not None and known.sign == command.sign and self._remove(at, command.claim)
+                return (
+                    known is not None
+                    and known.heartbeat == command.heartbeat
+                    and self._remove(at, command.claim)
+                )
 
     def _enter(self, at: GLSN, command: Enter) -> bool:
         if command.claim in self._line:
             return False
         if not self._line:
             self.token = at
-        self._line[command.claim] = Claim(command.claim, command.who, command.ttl_us, at)
+        self._line[command.claim] = LockClaim(command.claim, command.who, command.ttl_us, at)
         return True
 
     def _renew(self, at: GLSN, command: Renew) -> bool:
         known = self._line.get(command.claim)
         if known is None:
             return False
-        # A late sign is still one: others count from where they saw it. The number never falls: it stands for when it was sent.
-        self._line[command.claim] = replace(known, sign=at, beat=max(known.beat, command.beat))
+        # A late heartbeat counts too: others count from where they saw it. The number never falls: it stands for when it was sent.
+        self._line[command.claim] = replace(known, heartbeat=at, beat=max(known.beat, command.beat))
         return True
 
     def _remove(self, at: GLSN, claim: str) -> bool:
@@ -189,10 +193,10 @@ class LockMachine:
             self.token = at
         return True
 
-    # --- snapshots ------------------------------------------------------------------------------------------------------
+    # --- Snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        line = [[claim.claim, claim.who, claim.ttl_us, claim.sign, claim.beat] for claim in self]
+        line = [[claim.claim, claim.who, claim.ttl_us, claim.heartbeat, claim.beat] for claim in self]
         return json.dumps([VERSION, self.token, line], separators=(",", ":")).encode()
 
     def restore(self, snapshot: bytes) -> None:
@@ -204,7 +208,8 @@ class LockMachine:
         token, line = rest
         self.token = GLSN(token)
         self._line = {
-            claim: Claim(claim, who, ttl_us, GLSN(sign), beat) for claim, who, ttl_us, sign, beat in line
+            claim: LockClaim(claim, who, ttl_us, GLSN(heartbeat), beat)
+            for claim, who, ttl_us, heartbeat, beat in line
         }
 
 

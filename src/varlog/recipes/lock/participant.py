@@ -1,8 +1,8 @@
-"""LockParticipant: one process's part in a lock or an election: claims it, keeps what it got, lets go of it, and leaves nothing
-behind.
+"""LockParticipant: one process's part in a lock or an election.
 
-What an acquire that came to nothing left in the line is taken out again, as soon as the log can be reached. Until then it gives
-no signs of life, and others expire it after its time to live: it delays them by that much at most, and blocks nobody for ever.
+It enters the line, keeps what it is granted, releases it, and leaves nothing behind. The claim of an acquire that failed is removed
+from the line as soon as the log can be reached. Until then it sends no heartbeats, and others expire it after its time to live: it
+delays them by that much at most, and blocks none forever.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 CLAIM_BYTES: Final = 16
-# The commands that enter and leave are given so long, also if who asked for the lock has gone meanwhile.
+# The deadline of the commands that enter and leave, also if the caller has gone meanwhile.
 COMMAND_S: Final = 10.0
-# Before a claim that came to nothing is made anew.
+# Before a failed claim is made again.
 PAUSE_S: Final = 0.1
-# Whoever closes does not wait longer for a log that does not answer.
+# Closing does not wait longer for a log that does not answer.
 CLOSE_S: Final = 5.0
 
 _log = get_logger("recipes")
@@ -36,7 +36,7 @@ H = TypeVar("H", bound=LockGuard)
 
 
 class LockParticipant(Generic[H]):
-    """`what` names it for people, `who` names us. Tasks that share a contender take turns: it has one claim at a time."""
+    """`what` names it for people, `who` names us. Tasks that share a participant take turns: it has one claim at a time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LockParticipant(Generic[H]):
         self.replica = replica
         self.what = what
         self.clock = clock
-        self.hold: H | None = None
+        self.guard: H | None = None
         self._kind = kind
         self._who = who
         self._ttl_us = ttl_us
@@ -66,7 +66,7 @@ class LockParticipant(Generic[H]):
     # --- Getting it -----------------------------------------------------------------------------------------------------
 
     async def acquire(self, timeout_s: float | None) -> H:
-        """Wait for it. LockBusy after `timeout_s`; without one it waits as long as it takes, over anything that the log does."""
+        """Wait for it. LockBusy after `timeout_s`; without one it waits as long as it takes, whatever the log does."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._turn.acquire()
@@ -81,62 +81,62 @@ class LockParticipant(Generic[H]):
     async def _claim_until_granted(self) -> H:
         while True:
             await self._check_open()
-            if (hold := await self._claim()) is not None:
-                return hold
+            if (guard := await self._claim()) is not None:
+                return guard
             await asyncio.sleep(PAUSE_S)
 
     async def _claim(self) -> H | None:
-        """None: it came to nothing this time."""
+        """None: it failed this time."""
         claim = self._entropy.getrandbits(8 * CLAIM_BYTES).to_bytes(CLAIM_BYTES).hex()
         lock_request = LockRequest(self.replica, self.clock, claim, self._who, self._ttl_us)
-        # A task of its own: when we are cancelled half way, who takes the claim out again must know what became of it.
+        # A task of its own: when we are cancelled half way, `_leave_line` must know how it ended.
         entering = self._tasks.spawn("enter", lock_request.enter(COMMAND_S))
         self._standing[lock_request] = [entering]
-        hold: H | None = None
+        guard: H | None = None
         try:
             if await asyncio.shield(entering):
                 self._standing[lock_request].append(self._tasks.spawn("keep", lock_request.keep()))
                 if (token := await lock_request.wait_granted()) != NO_GLSN:
-                    hold = self._granted(lock_request, token)
-            return hold
+                    guard = self._granted(lock_request, token)
+            return guard
         finally:
-            if hold is None and lock_request in self._standing:  # closing has done it otherwise
+            if guard is None and lock_request in self._standing:  # closing has done it otherwise
                 _ = self._leave(lock_request)
 
     def _granted(self, lock_request: LockRequest, token: GLSN) -> H:
         def ended() -> asyncio.Task[bool]:
-            self.hold = None
+            self.guard = None
             self._turn.release()
             return self._leave(lock_request)
 
-        self.hold = hold = self._kind(self.what, lock_request, token, ended)
-        self._standing[lock_request].append(self._tasks.spawn("watch", hold.watch()))
-        return hold
+        self.guard = guard = self._kind(self.what, lock_request, token, ended)
+        self._standing[lock_request].append(self._tasks.spawn("watch", guard.watch()))
+        return guard
 
     @asynccontextmanager
     async def holding(self, timeout_s: float | None) -> AsyncGenerator[H, None]:
         """Acquire it, and release it at the end. What is done in between is cancelled if it is lost, and ends in LockLost."""
-        hold = await self.acquire(timeout_s)
-        guard = asyncio.timeout(None)
+        guard = await self.acquire(timeout_s)
+        limit = asyncio.timeout(None)
         try:
-            async with guard:
-                hold.cancel_when_lost(guard)
+            async with limit:
+                guard.cancel_when_lost(limit)
                 try:
-                    yield hold
+                    yield guard
                 finally:
-                    hold.cancel_when_lost(None)
+                    guard.cancel_when_lost(None)
         except TimeoutError:
-            if not guard.expired():
+            if not limit.expired():
                 raise
         finally:
-            await hold.release()
-        if hold.lost.is_set():
-            raise LockLost(hold.what, hold.token)
+            await guard.release()
+        if guard.lost.is_set():
+            raise LockLost(guard.what, guard.token)
 
-    # --- Letting go -----------------------------------------------------------------------------------------------------
+    # --- Releasing it ---------------------------------------------------------------------------------------------------
 
     def _leave(self, lock_request: LockRequest) -> asyncio.Task[bool]:
-        """Take a claim out of the line, in the background."""
+        """Remove a claim from the line, in the background."""
         entering, *keeping = self._standing.pop(lock_request)
         for task in keeping:
             task.cancel()
@@ -147,15 +147,15 @@ class LockParticipant(Generic[H]):
         return leaving
 
     async def _leave_line(self, lock_request: LockRequest, entering: asyncio.Task[bool]) -> bool:
-        # Of two commands under way the later one may be ordered first: then we would enter after we have left.
+        # Of two commands in flight the later one may be ordered first: then we would enter after we have left.
         await asyncio.wait([entering])
         return await lock_request.leave(min(COMMAND_S, self._ttl_us / 1e6))
 
     async def close(self) -> None:
-        """Release it, stop to wait for it, and let go of the replica."""
+        """Release it, stop waiting for it, and close the replica."""
         self._closed = True
-        if self.hold is not None:
-            _ = await self.hold.release()
+        if self.guard is not None:
+            _ = await self.guard.release()
         for lock_request in list(self._standing):
             _ = self._leave(lock_request)
         if self._leaving:
@@ -176,5 +176,5 @@ class LockParticipant(Generic[H]):
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         _log.warning(logfmt("failed", task=name, why=error))
-        if self.hold is not None:
-            self.hold.lose()
+        if self.guard is not None:
+            self.guard.lose()

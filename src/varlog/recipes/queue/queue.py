@@ -1,4 +1,4 @@
-"""Queue, Claim: items in log order, each claimed by one at a time (R-USE-2)"""
+"""Queue, Claim: items in log order, each claimed by one consumer at a time (R-USE-2)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from varlog.client.log import Log
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.model.lsn import GLSN
-from varlog.recipes.core.lease_rules import TTL_S, Beats, Sign, Watch, renew_us, ttl_us
+from varlog.recipes.core.lease_rules import TTL_S, Heartbeat, SentHeartbeats, Watch, renew_us, ttl_us
 from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import ClaimLost
 from varlog.recipes.queue.queue_codec import (
     CodedQueueMachine,
-    Done,
-    Expire,
-    GiveBack,
-    Put,
-    Renew,
-    Take,
-    encode_command,
+    CompleteItem,
+    ExpireClaim,
+    PutItems,
+    RenewClaim,
+    ReturnItem,
+    TakeItem,
+    encode_queue_command,
 )
 from varlog.recipes.queue.queue_machine import Claimed, Taken
 from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
@@ -34,24 +34,24 @@ from varlog.runtime.tasks import Tasks
 
 _log = get_logger("recipes")
 
-# All who wait for an item see at the same moment that a claim is over: each waits up to so much of its time to live longer, by
-# chance, and most find that somebody has said so.
+# All consumers see at the same moment that a claim is over: each waits a random share of its time to live longer, up to this, and
+# most find that another one has expired it.
 SPREAD: Final = 0.1
-# Whether there was a sign of life is looked at so often in a time to live.
-LOOKS_A_TTL: Final = 4
-# Who closes waits so long at most for what he gives back.
+# How often per time to live heartbeats are checked.
+CHECKS_PER_TTL: Final = 4
+# How long closing waits for the release of its claims.
 CLOSE_S: Final = 1.0
 
 
 class QueueSize(NamedTuple):
-    """How many items are there: `ready` to be taken, and `claimed` by somebody who is not done yet."""
+    """How many items exist: `ready` to be taken, and `claimed` by a consumer that is not done yet."""
 
     ready: int
     claimed: int
 
 
 class Queue:
-    """The queue of one name in a topic. At least once: an item whose holder is lost comes back, and is taken again by another."""
+    """The queue of one name in a topic. At least once: an item whose consumer is lost is delivered again, to another."""
 
     def __init__(
         self, replica: ReplicatedStateMachine[CodedQueueMachine], who: str, entropy: Entropy, clock: Clock
@@ -76,8 +76,8 @@ class Queue:
         clock: Clock | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Opening[Queue]:
-        """Await it, or enter it with `async with`. All who open the same name in the same topic share one queue. `who` is for
-        people who look for the one that has an item. `clock` is whose steady time is counted by (a simulator has its own)."""
+        """Await it, or enter it with `async with`. All that open the same name in the same topic share one queue. `who` names
+        the consumer of an item to people. `clock` is the steady clock (a simulator has its own)."""
         chance = entropy or system_environment().entropy
 
         async def make() -> Queue:
@@ -96,7 +96,7 @@ class Queue:
 
     async def put_all(self, bodies: Iterable[Buffer], *, timeout_s: float | None = None) -> list[int]:
         """To the end, all of them or none, one behind the other."""
-        command = encode_command(Put([_checked(body) for body in bodies]))
+        command = encode_queue_command(PutItems([_checked(body) for body in bodies]))
         numbers: list[int] = await self.replica.execute(command, timeout_s=timeout_s)
         return numbers
 
@@ -105,7 +105,7 @@ class Queue:
     async def take(self, *, ttl_s: float = TTL_S, timeout_s: float | None = None) -> Claim:
         """Claim the first item that is ready; wait for one if there is none, as long as it takes (or TimeoutError).
 
-        `ttl_s`: if the holder is not heard of for so long, somebody else gets the item.
+        `ttl_s`: if the consumer sends no heartbeat for this long, another one gets the item.
         """
         lives_us = ttl_us(ttl_s)
         try:
@@ -128,7 +128,7 @@ class Queue:
             claim: Claim | None = await asyncio.shield(taking)
         except asyncio.CancelledError:
             self._check_open()
-            # It may be ours already, or soon: nobody would know, and it would be kept from the others for its time to live.
+            # It may be ours already, or soon: without this it would be withheld from the others for its time to live.
             _ = self._tasks.spawn("return", self._return(taking))
             raise
         self._check_open()
@@ -146,53 +146,55 @@ class Queue:
         del self._claims[claim]
 
     async def _take(self, lives_us: int) -> Claim | None:
-        beats = Beats(lives_us, self._clock.steady_us())
-        command = encode_command(Take(self._who, lives_us))
+        beats = SentHeartbeats(lives_us, self._clock.steady_us())
+        command = encode_queue_command(TakeItem(self._who, lives_us))
         taken: Taken | None = await self.replica.execute(command)
         return None if taken is None else Claim(self.replica, taken, beats, self._clock)
 
     async def _return(self, taking: asyncio.Task[Any]) -> None:
         with contextlib.suppress(VarlogError):
             if (claim := await taking) is not None:
-                await claim.give_back()
+                await claim.release()
 
     async def _wait_ready(self) -> None:
-        """Until something is ready. Meanwhile, end the claims of those who are not heard of any more."""
+        """Until something is ready. Meanwhile, expire claims without heartbeats."""
         spread = SPREAD * self._entropy.random()
         watch: Watch[GLSN] = Watch()
         while not self.replica.machine.ready:
             claims = self.replica.machine.claims()
             now_us = self._clock.steady_us()
-            watch.look(((claim.token, Sign(claim.sign, claim.ttl_us)) for claim in claims), now_us)
+            watch.observe(
+                ((claim.token, Heartbeat(claim.heartbeat, claim.ttl_us)) for claim in claims), now_us
+            )
             over = [claim for claim in claims if now_us >= watch.due_us(claim.token) + spread * claim.ttl_us]
             if over:
                 await self._expire(over)
-                # Raises if the replica has ended: then every command is refused at once, and this would go round without a pause.
+                # Raises if the replica has stopped: then every command is refused immediately, and this would loop without a pause.
                 await self.replica.wait(lambda _: True)
                 continue
-            look_again_s = min((claim.ttl_us / LOOKS_A_TTL / 1_000_000 for claim in claims), default=None)
+            check_s = min((claim.ttl_us / CHECKS_PER_TTL / 1_000_000 for claim in claims), default=None)
             with contextlib.suppress(TimeoutError):
-                await self.replica.wait(_changed(len(claims)), timeout_s=look_again_s)
+                await self.replica.wait(_changed(len(claims)), timeout_s=check_s)
 
     async def _expire(self, claims: Iterable[Claimed]) -> None:
         for claim in claims:
-            with contextlib.suppress(Rejected, OutcomeUnknown):  # then it is said again in the next round
-                await self.replica.execute(encode_command(Expire(claim.token, claim.sign)))
+            with contextlib.suppress(Rejected, OutcomeUnknown):  # tried again in the next round
+                await self.replica.execute(encode_queue_command(ExpireClaim(claim.token, claim.heartbeat)))
 
     # --- About it -----------------------------------------------------------------------------------------------------------
 
     async def size(self, *, stale: bool = False, timeout_s: float | None = None) -> QueueSize:
-        """How many items there are now. `stale`: as far as this process has heard, without asking."""
+        """How many items there are now. `stale`: as far as it is applied here, without asking."""
         if not stale:
             await self.replica.catch_up(timeout_s=timeout_s)
         return QueueSize(self.replica.machine.ready, self.replica.machine.claimed)
 
     async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
+        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
         return await self.replica.checkpoint(trim=trim)
 
     async def close(self) -> None:
-        """Let go of it; the log stays open. What was taken here and is not done is lost, and given back if that is possible."""
+        """End it; the log stays open. Claims that are not done are lost, and released if that is possible."""
         self._closed = True
         held = [claim for claim in self._claims if claim.held]
         for claim in self._claims:
@@ -200,7 +202,7 @@ class Queue:
         await self._tasks.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await asyncio.gather(*(claim.give_back() for claim in held), return_exceptions=True)
+                await asyncio.gather(*(claim.release() for claim in held), return_exceptions=True)
         await self.replica.close()
 
     async def __aenter__(self) -> Self:
@@ -213,12 +215,12 @@ class Queue:
 
 
 def _changed(claims: int) -> Callable[[CodedQueueMachine], bool | None]:
-    """Something is ready, or somebody has ended a claim or made one."""
+    """Something is ready, or a claim was ended or made."""
     return lambda machine: True if machine.ready or machine.claimed != claims else None
 
 
 def _log_failure(name: str, error: BaseException) -> None:
-    if not isinstance(error, VarlogError):  # those are told to who waits, or to the claim
+    if not isinstance(error, VarlogError):  # callers, or the claim, get those
         _log.error(logfmt("a task of a queue failed", task=name, error=repr(error)))
 
 
@@ -228,24 +230,26 @@ def _checked(body: Buffer) -> bytes:
     return bytes(body)
 
 
-# Claim: an item of a queue in somebody's hands; kept by signs of life in the log until it is done, given back, or lost.
-
-
 class Claim:
-    """One item. With `async with` it is done at the end, or given back if the work raised.
+    """One claimed item, kept by heartbeats in the log until it is done, released, or lost. `async with` completes it at the end, or
+    releases it if the work raised.
 
-    At least once: if its holder is not heard of for the time to live, somebody else gets the item. The `token` of a later claim is
-    larger: whatever the work writes to can refuse a smaller one than it has seen.
+    At least once: if its consumer sends no heartbeat for the time to live, another one gets the item. The `token` of a later claim
+    is larger: the resource that the work writes to can refuse a smaller one than it has seen.
     """
 
     def __init__(
-        self, replica: ReplicatedStateMachine[CodedQueueMachine], taken: Taken, beats: Beats, clock: Clock
+        self,
+        replica: ReplicatedStateMachine[CodedQueueMachine],
+        taken: Taken,
+        beats: SentHeartbeats,
+        clock: Clock,
     ) -> None:
         self.number = taken.item.number
         self.body = taken.item.body
-        self.deliveries = taken.item.deliveries  # 1: nobody had it before
+        self.deliveries = taken.item.deliveries  # 1: it was not claimed before
         self.token: GLSN = taken.token
-        self.lost = asyncio.Event()  # set as soon as somebody else may have it
+        self.lost = asyncio.Event()  # set as soon as another claim may have it
         self._replica = replica
         self._beats = beats
         self._clock = clock
@@ -256,7 +260,7 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """Nobody else has it now, by our own clock. Over as soon as it is said to be done or given back."""
+        """No other claim has it now, by our own clock. False as soon as `done` or `release` is called."""
         return not self._over.is_set() and not self._ending and self._left_s > 0
 
     @property
@@ -264,29 +268,29 @@ class Claim:
         return max(0, self._until_us - self._clock.steady_us()) / 1_000_000
 
     async def done(self, *, timeout_s: float | None = None) -> None:
-        """The item is done with, for good. ClaimLost: it is not, and somebody else has it or will."""
-        await self._end(Done(self.token), timeout_s)
+        """The item is done, for good. ClaimLost: it is not, and another consumer has it or will."""
+        await self._end(CompleteItem(self.token), timeout_s)
 
-    async def give_back(self, *, timeout_s: float | None = None) -> None:
-        """Somebody else shall have it, before all that were put later."""
-        await self._end(GiveBack(self.token), timeout_s)
+    async def release(self, *, timeout_s: float | None = None) -> None:
+        """Return the item to the queue, in its old place: another consumer gets it."""
+        await self._end(ReturnItem(self.token), timeout_s)
 
-    async def _end(self, command: Done | GiveBack, timeout_s: float | None) -> None:
+    async def _end(self, command: CompleteItem | ReturnItem, timeout_s: float | None) -> None:
         if self._ended:
-            raise ClaimLost(self.number, self.token, "it was done or given back before")
+            raise ClaimLost(self.number, self.token, "it was done or released before")
         self._ending = True
         try:
-            ended = await self._replica.execute(encode_command(command), timeout_s=timeout_s)
+            ended = await self._replica.execute(encode_queue_command(command), timeout_s=timeout_s)
         finally:
             self._ending = False
         if not ended:
             self.lose()
-            raise ClaimLost(self.number, self.token, "it was not heard of for its time to live")
+            raise ClaimLost(self.number, self.token, "it sent no heartbeat for its time to live")
         self._ended = True
         self._over.set()
 
     async def keep(self) -> None:
-        """Send signs of life until it has ended or is lost. Its queue runs this."""
+        """Send heartbeats until it has ended or is lost. Its queue runs this."""
         pause_s = renew_us(self._beats.ttl_us) / 1_000_000
         try:
             while True:
@@ -301,7 +305,7 @@ class Claim:
 
     async def _renew(self) -> None:
         beat = self._beats.send(self._clock.steady_us())
-        command = encode_command(Renew(self.token, beat))
+        command = encode_queue_command(RenewClaim(self.token, beat))
         try:
             kept: Any = await self._replica.execute(command, timeout_s=self._left_s)
         except VarlogError:
@@ -312,7 +316,7 @@ class Claim:
             self.lose()
 
     def lose(self) -> None:
-        """Believe in it no more, unless it has ended."""
+        """It is not held any more, unless it has ended."""
         if not self._ended:
             self.lost.set()
             self._over.set()
@@ -328,5 +332,5 @@ class Claim:
         if kind is None:
             await self.done()
         elif not self.lost.is_set():
-            with contextlib.suppress(VarlogError):  # what the work raised is what its caller must hear
-                await self.give_back()
+            with contextlib.suppress(VarlogError):  # the caller must get what the work raised
+                await self.release()

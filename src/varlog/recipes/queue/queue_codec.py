@@ -1,7 +1,7 @@
-"""Bytes of the queue: its commands in the log, its snapshots, and CodedQueueMachine, which is fed with them.
+"""CodedQueueMachine: a queue's commands and snapshots as bytes.
 
-Both stay readable. A command with another tag, or with a field more, is of a newer version: a replica that does not know it stops
-(UnknownCommand), and does not differ from the others. What is no command in any version changes nothing (MalformedCommand).
+Both stay readable. A command with another tag, or with one field more, is of a newer version: a replica that does not know it stops
+(UnknownCommand), so that it cannot differ from the others. What is no command in any version changes nothing (MalformedCommand).
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from varlog.recipes.queue.queue_machine import Claimed, Item, QueueMachine
 SNAPSHOT_VERSION: Final = 1
 
 
-class Put(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, tag=1):
+class PutItems(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, tag=1):
     """Items to the end."""
 
     bodies: list[bytes]
 
 
-class Take(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=2):
+class TakeItem(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=2):
     """Claim the first that is ready."""
 
     who: str
     ttl_us: int
 
 
-class Renew(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=3):
-    """A sign of life."""
+class RenewClaim(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=3):
+    """A heartbeat."""
 
     token: GLSN
     beat: int
 
 
-class Done(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=4):
-    """The item is done with."""
+class CompleteItem(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=4):
+    """The item is done."""
 
     token: GLSN
 
 
-class GiveBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=5):
-    """Somebody else shall have it."""
+class ReturnItem(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=5):
+    """The item is ready again."""
 
     token: GLSN
 
 
-class Expire(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=6):
-    """Nothing was seen of a claim for its time to live since the sign at position `sign`."""
+class ExpireClaim(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=6):
+    """A claim sent nothing for its time to live since the heartbeat at position `heartbeat`."""
 
     token: GLSN
-    sign: GLSN
+    heartbeat: GLSN
 
 
-Command = Put | Take | Renew | Done | GiveBack | Expire
+QueueCommand = PutItems | TakeItem | RenewClaim | CompleteItem | ReturnItem | ExpireClaim
 # The tag of each, and how many fields it has.
 TAGS: Final = {1: 1, 2: 2, 3: 2, 4: 1, 5: 1, 6: 2}
 
 
-class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """`items`: number, body, deliveries. `claims`: number, token, who, ttl_us, sign, beat, in the order of the tokens."""
+class QueueSnapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """`items`: number, body, deliveries. `claims`: number, token, who, ttl_us, heartbeat, beat, in the order of the tokens."""
 
     version: int
     next: int
@@ -74,10 +74,10 @@ class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_commands = msgspec.msgpack.Decoder(Command)
-_snapshots = msgspec.msgpack.Decoder(Snapshot)
+_commands = msgspec.msgpack.Decoder(QueueCommand)
+_snapshots = msgspec.msgpack.Decoder(QueueSnapshot)
 
-encode_command: Callable[[Command], bytes] = _encoder.encode
+encode_queue_command: Callable[[QueueCommand], bytes] = _encoder.encode
 
 
 class CodedQueueMachine(QueueMachine):
@@ -90,28 +90,28 @@ class CodedQueueMachine(QueueMachine):
         except DECODE_ERRORS:
             raise refusal_of(command, TAGS) from None
         match decoded:
-            case Put(bodies):
+            case PutItems(bodies):
                 return self.put(bodies)
-            case Take(who, ttl_us):
+            case TakeItem(who, ttl_us):
                 if ttl_us <= 0:
                     raise MalformedCommand("a claim needs a time to live above 0")
                 return self.take(at, who, ttl_us)
-            case Renew(token, beat):
+            case RenewClaim(token, beat):
                 return self.renew(at, token, beat)
-            case Done(token):
+            case CompleteItem(token):
                 return self.done(token)
-            case GiveBack(token):
-                return self.give_back(token)
-            case Expire(token, sign):
-                return self.expire(token, sign)
+            case ReturnItem(token):
+                return self.release(token)
+            case ExpireClaim(token, heartbeat):
+                return self.expire(token, heartbeat)
 
     def snapshot(self) -> bytes:
         items = [(item.number, item.body, item.deliveries) for item in self.items()]
         claims = [
-            (claim.number, claim.token, claim.who, claim.ttl_us, claim.sign, claim.beat)
+            (claim.number, claim.token, claim.who, claim.ttl_us, claim.heartbeat, claim.beat)
             for claim in self.claims()
         ]
-        return _encoder.encode(Snapshot(SNAPSHOT_VERSION, self.next, items, claims))
+        return _encoder.encode(QueueSnapshot(SNAPSHOT_VERSION, self.next, items, claims))
 
     def restore(self, snapshot: bytes) -> None:
         try:

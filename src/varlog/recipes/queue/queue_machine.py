@@ -1,8 +1,8 @@
-"""PURE. QueueMachine: items in the order in which they were put, and who has claimed which (R-USE-2).
+"""PURE. QueueMachine: the items of a queue in order, and their claims (R-USE-2).
 
-- An item is ready, or claimed by one, or gone for good. Whoever takes gets the ready one that was put first.
-- A claim ends by `done` (the item is gone), by `give_back`, or by `expire` (it is ready again, in its old place).
-- `expire` counts only if it names the claim's last sign of life: one renewal in between, and nothing happens.
+- An item is ready, or claimed once, or gone for good. A take returns the ready item that was put first.
+- A claim ends by `done` (the item is gone), by `release`, or by `expire` (it is ready again, in its old place).
+- `expire` counts only if it names the claim's last heartbeat: after one renewal in between it has no effect.
 - A claim's token is the position of its `take`: of two claims of one item, the later one has the larger token.
 
 There is no clock in here: see lease_rules.py.
@@ -29,18 +29,18 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Who has an item. `sign` is the position of its last sign of life, `beat` the number of the newest one."""
+    """One claim of an item. `heartbeat` is the position of its last heartbeat, `beat` the number of the newest one."""
 
     number: int
     token: GLSN
     who: str
     ttl_us: int
-    sign: GLSN
+    heartbeat: GLSN
     beat: int = 0
 
 
 class Taken(NamedTuple):
-    """What a take gave."""
+    """What a take returned."""
 
     item: Item
     token: GLSN
@@ -55,7 +55,7 @@ class QueueMachine:
         self._claims: dict[GLSN, Claimed] = {}
         self._next = 1
 
-    # --- Looking --------------------------------------------------------------------------------------------------------
+    # --- Reading --------------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> int:
@@ -64,7 +64,7 @@ class QueueMachine:
 
     @property
     def claimed(self) -> int:
-        """How many somebody has."""
+        """How many are claimed."""
         return len(self._claims)
 
     def claims(self) -> Sequence[Claimed]:
@@ -102,19 +102,19 @@ class QueueMachine:
         known = self._claims.get(token)
         if known is None:
             return False
-        # A late sign is still one: others count from where they saw it. The number never falls: it stands for when it was sent.
-        self._claims[token] = replace(known, sign=at, beat=max(known.beat, beat))
+        # A late heartbeat counts too: others count from where they saw it. The number never falls: it stands for when it was sent.
+        self._claims[token] = replace(known, heartbeat=at, beat=max(known.beat, beat))
         return True
 
     def done(self, token: GLSN) -> bool:
-        """The item is gone for good. False: the claim has ended before, and the item may be somebody else's."""
+        """The item is gone for good. False: the claim has ended before, and another claim may have the item."""
         known = self._claims.pop(token, None)
         if known is None:
             return False
         del self._items[known.number]
         return True
 
-    def give_back(self, token: GLSN) -> bool:
+    def release(self, token: GLSN) -> bool:
         """The item is ready again. False: the claim has ended before."""
         known = self._claims.pop(token, None)
         if known is None:
@@ -122,10 +122,10 @@ class QueueMachine:
         heapq.heappush(self._ready, known.number)
         return True
 
-    def expire(self, token: GLSN, sign: GLSN) -> bool:
-        """As give_back, if there was no newer sign of life of it."""
+    def expire(self, token: GLSN, heartbeat: GLSN) -> bool:
+        """As release, if there was no newer heartbeat of it."""
         known = self._claims.get(token)
-        return known is not None and known.sign == sign and self.give_back(token)
+        return known is not None and known.heartbeat == heartbeat and self.release(token)
 
     # --- All of it ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ TASKS_A_CORE = 4
 @dataclass(frozen=True, slots=True)
 class ReplicaExtent:
     """What a replica says of the positions asked for: they are its LLSNs [begin, end), so many bytes; `points` as in
-    RangeSize."""
+    StreamRange."""
 
     begin: int
     end: int

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from varlog.client.log import Log
 from varlog.client.node_client import NodeClient, RawBatches
 from varlog.model.batch import parse_header
-from varlog.model.entry import RangeSize
+from varlog.model.entry import StreamRange
 from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class ReplicaSource(Protocol):
     """A storage node, as far as its own replica or log unit of a stream goes."""
 
-    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeSize: ...
+    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> StreamRange: ...
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
@@ -164,16 +164,16 @@ class UnitNode:
         self._one = one
         self._projection = projection
 
-    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeSize:
+    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> StreamRange:
         """Where positions [begin, end) lie; how many bytes they are only if the unit says so just now."""
         number = LogStreamID(log_stream)
         first, stop = (self._projection.llsn_from(number, GLSN(at)) for at in (begin, end))
         try:
             told = await self._one.measure_unit(log_stream, self._projection.epoch, first, stop, points_max)
-            return RangeSize(first, stop, told.bytes, told.points)
+            return StreamRange(first, stop, told.bytes, told.points)
         except VarlogError:
             # Without a lease, or in another epoch by now: then it is one long piece, and read all the same.
-            return RangeSize(first, stop, stop - first)
+            return StreamRange(first, stop, stop - first)
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0

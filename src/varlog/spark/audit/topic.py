@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from varlog.client.log import Log
-from varlog.model.entry import RangeSize
+from varlog.model.entry import StreamRange
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
@@ -171,7 +171,7 @@ class AuditedTopic:
         self.findings += contradictions(plan, claims, self.topic, self._paths, self._begin)
         return plan
 
-    async def _measured(self, log_stream: int, node: int) -> RangeSize:
+    async def _measured(self, log_stream: int, node: int) -> StreamRange:
         one = await holder(self._log, node)
         return await one.measure(log_stream, self._begin, self._end)
 

@@ -12,7 +12,7 @@ from varlog.client.chunk import Cut
 from varlog.client.log import Log
 from varlog.embedded_reader import DirectoryReader
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Position, RangeSize
+from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import (
     JunkPosition,
     NotWritten,
@@ -46,7 +46,7 @@ class Origin(Protocol):
         """What can be read of a topic now. UnknownTopic if there is none."""
         ...
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> StreamRange:
         """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
         ...
 
@@ -84,7 +84,7 @@ class ClusterOrigin:
         streams = tuple(int(stream.log_stream) for stream in log.streams)
         return TopicSpan(topic, found.topic, oldest, max(oldest, mark.high_watermark + 1), streams)
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> StreamRange:
         return self._connection.run(
             self._connection.log(topic).connector.measure(log_stream, begin, end, points_max)
         )
@@ -127,7 +127,7 @@ class DirectoryOrigin:
             raise OptionError(f"option 'topic': {error}, with option 'address'") from error
         return TopicSpan(topic, found.topic, found.oldest, found.end, tuple(map(int, found.streams)))
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> StreamRange:
         return self._reader.measure(topic, LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max)
 
     def find_time(self, topic: str, log_stream: int, time_us: int) -> Position:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from varlog.client.admin import Admin
 from varlog.client.log import Log
-from varlog.model.entry import RangeSize
+from varlog.model.entry import StreamRange
 from varlog.model.errors import Unavailable, UnknownTopic
 from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.options import ReadOptions
@@ -130,7 +130,7 @@ async def _ranges(name: str, log: Log, begin: int, end: int) -> list[MeasuredRan
     )
 
 
-def _range(name: str, log_stream: int, told: RangeSize) -> MeasuredRange:
+def _range(name: str, log_stream: int, told: StreamRange) -> MeasuredRange:
     points = tuple((int(llsn), before) for llsn, before in told.points)
     return MeasuredRange(name, log_stream, told.begin, told.end, told.bytes, points)
 

@@ -98,7 +98,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
         "An item whose claim is over is not given to anybody any more.",
         (
             (
-                "varlog.recipes.queue.queue_machine:QueueMachine.give_back",
+                "varlog.recipes.queue.queue_machine:QueueMachine.release",
                 "heapq.heappush(self._ready, known.number)",
                 "del self._items[known.number]",
             ),
@@ -107,12 +107,12 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lock-expired-over-a-sign",
-        "A claim is expired although there was a sign of life of it since.",
+        "A claim is expired although it sent a heartbeat since.",
         (
             (
-                "varlog.recipes.lock.lock_machine:LockMachine.take",
-                "known is not None and known.sign == command.sign and",
-                "known is not None and",
+                "varlog.recipes.lock.lock_machine:LockMachine.execute",
+                "and known.heartbeat == command.heartbeat",
+                "",
             ),
             ("varlog.recipes.core.lease_rules:Watch.overdue", "now_us >= self.due_us(who)", "True"),
         ),
@@ -120,8 +120,8 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lock-believed-too-long",
-        "A holder believes in its lock for longer than others wait for its next sign of life.",
-        (("varlog.recipes.core.lease_rules:belief_us", "(1 - 2 * CLOCK_DRIFT_MAX)", "9"),),
+        "A lease is valid for longer than others wait for the next heartbeat.",
+        (("varlog.recipes.core.lease_rules:validity_us", "(1 - 2 * CLOCK_DRIFT_MAX)", "9"),),
         recipe=Work.LOCK,
     ),
     Mutant(
@@ -190,8 +190,8 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A transaction at snapshot isolation writes over what another one has committed since it began.",
         (
             (
-                f"{_RULES}:judge",
-                "return _judge_keys(state, footprint.writes, footprint.snapshot)",
+                f"{_RULES}:find_clash",
+                "return _clash_in_keys(state, footprint.writes, footprint.snapshot)",
                 "return None",
             ),
         ),
@@ -208,9 +208,9 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A serializable transaction is judged by what it writes, as one at snapshot isolation.",
         (
             (
-                f"{_RULES}:judge",
-                "_judge_keys(state, footprint.reads,",
-                "_judge_keys(state, footprint.writes,",
+                f"{_RULES}:find_clash",
+                "_clash_in_keys(state, footprint.reads,",
+                "_clash_in_keys(state, footprint.writes,",
             ),
         ),
         recipe=Work.SERIALIZABLE,
@@ -218,7 +218,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "phantoms-under-serializable",
         "A serializable transaction is not judged by the ranges that it read.",
-        ((f"{_RULES}:judge", " or _judge_ranges(state, footprint)", ""),),
+        ((f"{_RULES}:find_clash", " or _clash_in_ranges(state, footprint)", ""),),
         recipe=Work.SERIALIZABLE,
     ),
 )

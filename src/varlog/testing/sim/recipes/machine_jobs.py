@@ -147,7 +147,7 @@ class QueueJob(Job):
         if self.rng.random() < 0.8:
             await self._done(client, claim)
         else:
-            await self.do(client, "queue", "give back", self._ended(claim.give_back()), given=_claimed(claim))
+            await self.do(client, "queue", "give back", self._ended(claim.release()), given=_claimed(claim))
 
     async def _take(self, client: str, timeout_s: float) -> Claim | None:
         held: list[Claim] = []

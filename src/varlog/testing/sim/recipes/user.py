@@ -16,11 +16,11 @@ from varlog.client.log import Log
 from varlog.model.errors import VarlogError
 from varlog.recipes.core.counter_machine import add_command
 from varlog.recipes.core.directory_snapshots import DirectorySnapshots
-from varlog.recipes.core.envelope import HEAD, MAGIC, SKIP_HEAD, Envelope, seal
+from varlog.recipes.core.envelope import HEAD, MAGIC, SKIP_HEAD, Envelope, encode_envelope
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.core.topic_snapshots import TopicSnapshots
-from varlog.recipes.lock.lock_machine import Enter, encode
-from varlog.recipes.queue.queue_codec import Put, encode_command
+from varlog.recipes.lock.lock_machine import Enter, encode_lock_command
+from varlog.recipes.queue.queue_codec import PutItems, encode_queue_command
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.core.loop import CURRENT, Process
@@ -232,9 +232,13 @@ def noise(rng: random.Random, names: Sequence[str]) -> bytes:
     name, pack = rng.choice(names), msgspec.msgpack.encode
     client = rng.randbytes(16)
     command = rng.choice(
-        (add_command(7), encode_command(Put([b"noise"])), encode(Enter("noise", 10**9, "noise")))
+        (
+            add_command(7),
+            encode_queue_command(PutItems([b"noise"])),
+            encode_lock_command(Enter("noise", 10**9, "noise")),
+        )
     )
-    whole = seal(Envelope(name, client, 0, 1, 1, command))
+    whole = encode_envelope(Envelope(name, client, 0, 1, 1, command))
     return rng.choice(
         (
             rng.randbytes(rng.randint(0, 40)),
@@ -250,9 +254,9 @@ def noise(rng: random.Random, names: Sequence[str]) -> bytes:
             whole[: rng.randint(len(HEAD), len(whole) - 1)],
             whole + b"\x00",
             # And envelopes of a client that hold no command.
-            seal(Envelope(name, client, 0, 1, 1, rng.randbytes(3))),
-            seal(Envelope(name, client, 0, 1, 1, pack([1]))),
-            seal(Envelope(name, client, 0, 1, 1, b'[1,"enter",["x"],5,"x"]')),
+            encode_envelope(Envelope(name, client, 0, 1, 1, rng.randbytes(3))),
+            encode_envelope(Envelope(name, client, 0, 1, 1, pack([1]))),
+            encode_envelope(Envelope(name, client, 0, 1, 1, b'[1,"enter",["x"],5,"x"]')),
             SKIP_HEAD + pack([name, 10**12]),
             SKIP_HEAD + pack([name])[:-1],
         )
