@@ -87,7 +87,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "sequencer-without-lease",
         "A sequencer answers without a lease (R-SEQ-13).",
-        (f"{_SEQUENCER}._give", "if not self._lease.holds:", "if False:"),
+        (f"{_SEQUENCER}._grant", "if not self._lease.holds:", "if False:"),
     ),
     _mutant(
         "leases-counted-short",
