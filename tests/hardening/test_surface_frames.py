@@ -295,7 +295,7 @@ def test_the_time_in_which_we_do_not_read_is_not_counted() -> None:
     guard: ConnectionGuard[Peer] = ConnectionGuard(ConnectionLimits(frame_timeout_s=10.0))
     peer = Peer(reading_paused=True)
     guard.admit(peer, "192.0.2.1", 0.0)
-    guard.hold(peer, 100, 0.0)
+    guard.set_held(peer, 100, 0.0)
     assert guard.overdue(100.0) == []
     peer.reading_paused = False
     assert guard.overdue(109.0) == []
@@ -387,7 +387,7 @@ def test_the_guard_counts_what_is_buffered_whatever_happens(steps: list[tuple[in
         peer = peers[which]
         if peer not in guard.admitted:
             guard.admit(peer, f"host {which % 2}", float(number))
-        while (oldest := guard.hold(peer, held_bytes, float(number))) is not None:
+        while (oldest := guard.set_held(peer, held_bytes, float(number))) is not None:
             guard.leave(oldest)
             if oldest is peer:
                 break

@@ -1,8 +1,7 @@
-"""Message <-> bytes (MessagePack arrays by msgspec), by the message's number.
+"""Messages to bytes and back: MessagePack arrays, by the number of the message.
 
-Versioning: fields are added at the end of a message, with a default; so an older peer leaves out what it does not
-know, and ignores what it does not understand. Anything else is a new message with a new number, which an older peer
-refuses.
+Versioning: fields are added at the end of a message, with a default; so an older peer omits what it does not know, and
+ignores what it does not understand. Anything else is a new message with a new number, which an older peer refuses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """ConnectionGuard: which connections a server keeps, and how long.
 
-A peer can be anybody. What it can make a server do is bounded before anything it says is believed: the number of connections in
-total and per host, the bytes of frames that are not whole yet over all connections, and the time until a hello is there or a
-frame is whole. No I/O and no clock: the server tells what happens, and closes the connections that are named to it.
+A peer can be any process. What it can make a server do is bounded before anything it sends is trusted: the number of
+connections in total and per host, the bytes of frames that are not whole yet over all connections, and the time until a
+hello has arrived or a frame is whole. No I/O and no clock: the server reports what happens, and closes the connections
+that are returned to it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ConnectionLimits:
 
 
 class Guarded(Protocol):
-    """What is asked of a connection."""
+    """What the guard needs of a connection."""
 
     @property
     def known(self) -> bool:
@@ -40,7 +41,7 @@ class Guarded(Protocol):
 
     @property
     def reading_paused(self) -> bool:
-        """Whether it is us who do not read."""
+        """Whether this end has paused reading."""
         ...
 
 
@@ -68,8 +69,8 @@ class ConnectionGuard(Generic[C]):
     unfinished: dict[C, Unfinished] = field(default_factory=dict)  # the one that began first is the first
 
     def admit(self, connection: C, host: str, now: float) -> str:
-        """Take a new connection; or say which bound it would break. A local socket is not bounded per host: its peer is the
-        same user, and all local processes are one host."""
+        """Accept a new connection, or return which bound it would break. A local socket is not bounded per host: its
+        peer is the same user, and all local processes are one host."""
         if len(self.admitted) >= self.limits.connections_max:
             return f"this server has {self.limits.connections_max} connections, which is its bound"
         count = self.per_host.get(host, 0)
@@ -81,7 +82,7 @@ class ConnectionGuard(Generic[C]):
 
     def leave(self, connection: C) -> None:
         """It is closed."""
-        self.hold(connection, 0, 0.0)
+        self.set_held(connection, 0, 0.0)
         host, _ = self.admitted.pop(connection, ("", 0.0))
         left = self.per_host.get(host, 0) - 1
         if left > 0:
@@ -89,9 +90,9 @@ class ConnectionGuard(Generic[C]):
         else:
             self.per_host.pop(host, None)
 
-    def hold(self, connection: C, held_bytes: int, now: float) -> C | None:
-        """What the unfinished frame of a connection holds from now on. Returns the one to be closed if all hold too much: that
-        whose frame began first, because frames of an honest peer are soon whole."""
+    def set_held(self, connection: C, held_bytes: int, now: float) -> C | None:
+        """Record how much memory the unfinished frame of a connection occupies. Returns the connection to be closed if
+        all occupy too much: the one whose frame began first, because frames of an honest peer are soon whole."""
         frame = self.unfinished.get(connection)
         if frame is not None:
             self.unread_bytes += held_bytes - frame.held_bytes

@@ -1,4 +1,4 @@
-"""Dispatcher: a service's side: message type -> its handler; exceptions -> the answer. [A3 R3]"""
+"""[A3 R3] Dispatcher: message type -> handler of a service; exceptions -> answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = get_logger("rpc")
 
 
 class Dispatcher:
-    """The handlers of one service. Give `handle` to Transport.serve or Transport.connect.
+    """The handlers of one service. Pass `handle` to Transport.serve or Transport.connect.
 
     A handler that never waits is registered with `on` and answers its Call itself, now or later. One that waits is a
     coroutine function, registered with `on_async`: it runs as a task of this dispatcher and returns the answer.
@@ -33,7 +33,7 @@ class Dispatcher:
         self._closed = False
 
     def on(self, kind: type[M], handler: Callable[[Call | None, M, bytearray], None]) -> None:
-        """`handler` takes every `kind`, in the order of arrival. What it raises is the answer."""
+        """`handler` handles every `kind`, in the order of arrival. What it raises is the answer."""
         self._handlers[kind] = cast(Handler, handler)
 
     def on_async(self, kind: type[M], handler: Callable[[M, bytearray], Coroutine[Any, Any, Answer]]) -> None:
@@ -43,7 +43,7 @@ class Dispatcher:
     def on_call(
         self, kind: type[M], handler: Callable[[Call | None, M], Coroutine[Any, Any, Answer]]
     ) -> None:
-        """The same for a handler that looks at its caller; it does not answer the call itself."""
+        """The same for a handler that needs its caller; it does not answer the call itself."""
         self._on_task(kind, lambda call, message, _: handler(call, message))
 
     def _on_task(
@@ -57,7 +57,7 @@ class Dispatcher:
             work = _carry_out(call, lambda: handler(call, cast(M, message), payload))
             task = self._tasks.spawn(kind.__name__, work)
             if call is not None:
-                # Even a task that is cancelled before its first step owes its caller a word.
+                # Even a task that is cancelled before its first step owes its caller an answer.
                 task.add_done_callback(lambda task: self._tell_if_cancelled(call, task))
 
         self._handlers[kind] = start
@@ -72,7 +72,7 @@ class Dispatcher:
         handler(call, message, payload)
 
     async def close(self) -> None:
-        """Cancel what is under way; its callers are told."""
+        """Cancel the running handlers; their callers get an error."""
         self._closed = True
         await self._tasks.close()
 

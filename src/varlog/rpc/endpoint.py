@@ -1,7 +1,7 @@
-"""Endpoint: one end of a connection without its wire: calls under way, answers owed, back-pressure, and the end.
+"""Endpoint: one end of a connection: calls in flight, answers owed, back-pressure.
 
-What TCP and memory share, so that they cannot differ in it. A transport posts frames for it, hands it what arrives, and
-tells it when its writes are backed up and when the connection is over.
+What TCP and memory share, so that they cannot differ in it. A transport posts frames for it, passes on what arrives,
+and notifies it when its writes are backed up and when the connection ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from varlog.rpc.messages import Failure, Message
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
 from varlog.runtime.logging import get_logger, logfmt
 
-# A request without a payload holds memory as well: so many of them stop a connection, too.
+# A request without a payload occupies memory as well: this many of them stop a connection, too.
 REQUEST_OVERHEAD_BYTES: Final = 512
 REQUEST_ID_MAX: Final = 2**32 - 1
 
@@ -57,8 +57,9 @@ class OwedAnswer:
 
 
 class Endpoint(ABC):
-    """One end of a connection. An `accepting` end stops reading while its writes are backed up: a peer that asks and
-    does not read its answers must not fill our memory. A dialling end reads on: two must never wait for each other."""
+    """One end of a connection. An `accepting` end stops reading while its writes are backed up: a peer that sends
+    requests and does not read the answers must not fill our memory. A dialling end continues to read: two ends must
+    never wait for each other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, accepting: bool) -> None:
         self._loop = loop
@@ -76,14 +77,14 @@ class Endpoint(ABC):
         self._close_callbacks: list[Callable[[], None]] = []
 
     def serve_with(self, handler: Handler) -> None:
-        """Who takes what the other side sends unasked."""
+        """Set the handler for what the other side sends without a request of ours."""
         self._handler = handler
 
     def serve_with_made(self, make_handler: Callable[[Connection], Handler]) -> None:
-        """As serve_with. A service that fails to make one has lost this connection, not its listener."""
+        """As serve_with. If a service fails to make a handler, this connection ends, not the listener."""
         try:
             self._handler = make_handler(self)
-        except Exception as error:  # noqa: BLE001 - told in the log by _refuse
+        except Exception as error:  # noqa: BLE001 - logged by _refuse
             self._refuse(f"no handler could be made: {error}", error)
 
     # --- What a transport provides ---------------------------------------------------------------------------------
@@ -94,14 +95,14 @@ class Endpoint(ABC):
 
     @abstractmethod
     def _set_reading(self, reading: bool) -> None:
-        """Stop taking frames from the wire, or go on."""
+        """Pause or resume reading frames from the wire."""
 
     @abstractmethod
-    def _hang_up(self) -> None:
-        """End the connection after what was posted; the other side learns of it."""
+    def _disconnect(self) -> None:
+        """End the connection after what was posted; the other side is notified."""
 
     def _is_cut(self) -> bool:
-        """The other side has ended the connection, and this end has not read that far: what is sent now arrives nowhere."""
+        """The other side has ended the connection, and this end has not read that far yet: what is sent now is lost."""
         return False
 
     # --- Connection ------------------------------------------------------------------------------------------------
@@ -159,12 +160,12 @@ class Endpoint(ABC):
     def close(self) -> None:
         if not self._closed:
             self._end("it was closed here")
-            self._hang_up()
+            self._disconnect()
 
     # --- For OwedAnswer --------------------------------------------------------------------------------------------
 
     def answer(self, request: int, message: Message, payload: Buffer, held_bytes: int) -> None:
-        """Answer a request, if anybody is still there, and count its payload off."""
+        """Answer a request, if the connection still exists, and subtract its payload."""
         if not self._closed:
             try:
                 self._post(REPLY, message, payload, request)
@@ -184,7 +185,7 @@ class Endpoint(ABC):
             self._settle_reading()
         try:
             self._handler(call, message, payload)
-        except Exception as error:  # noqa: BLE001 - told to the caller, and in the log if it is our own bug
+        except Exception as error:  # noqa: BLE001 - sent to the caller, and logged if it is our own bug
             if call.answered:
                 _log.exception(logfmt("a handler failed after its answer", request=type(message).__name__))
             else:
@@ -193,8 +194,8 @@ class Endpoint(ABC):
     def _take_oneway(self, message: Message, payload: bytearray) -> None:
         try:
             self._handler(None, message, payload)
-        except Exception as error:  # noqa: BLE001 - told in the log by _refuse
-            # Nobody waits for an answer, and what follows may build on it: only an ended connection says it failed.
+        except Exception as error:  # noqa: BLE001 - logged by _refuse
+            # No answer is expected, and what follows may depend on it: only ending the connection shows that it failed.
             self._refuse(f"{type(message).__name__} failed: {error}", error)
 
     def _take_reply(self, request: int, message: Message, payload: bytearray) -> None:
@@ -220,14 +221,14 @@ class Endpoint(ABC):
         ours = error if error is not None and not isinstance(error, VarlogError) else None
         self._log_closing("refused", why, ours)
         self._end(why)
-        self._hang_up()
+        self._disconnect()
 
     def _log_closing(self, kind: str, why: str, error: BaseException | None) -> None:
-        """Say in the log why this end closes; a transport may bound how many lines there are of a `kind`."""
+        """Log why this end closes; a transport may bound the number of lines of a `kind`."""
         _log.warning(logfmt("closing a connection", peer=self._peer, why=why), exc_info=error)
 
     def _end(self, why: str) -> None:
-        """The connection is over: every call under way learns it, and everyone who asked, once."""
+        """The connection is over: every call in flight ends, and each `on_close` callback is called once."""
         if self._closed:
             return
         self._closed = True
@@ -239,7 +240,7 @@ class Endpoint(ABC):
         self._wake_writers()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
-            # Not from here: whoever closes would meet his own callback in the middle of what he is doing.
+            # Not from here: a caller that closes must not be interrupted by its own callback.
             self._loop.call_soon(callback)
 
     # --- Inside ----------------------------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ class Endpoint(ABC):
                 return number
 
     async def _wait_turn(self, request: Message, timeout_s: float) -> float:
-        """Wait until there is room to send, and say how much of the time is left."""
+        """Wait until there is room to send; returns how much of the time is left."""
         deadline = self._loop.time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):

@@ -1,6 +1,7 @@
 """Errors on the wire: model.errors <-> Failure, by a stable code for each error.
 
-An error's arguments are its facts: they travel with the code and rebuild the same error. A class may be renamed; its code stays.
+An error's arguments are its facts: they travel with the code and rebuild the same error. A class may be renamed; its
+code stays.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from varlog.model.errors import Unavailable, VarlogError
 from varlog.rpc.messages import Failure
 from varlog.runtime.logging import get_logger, logfmt
 
-# The code of each error on the wire. Only add; a code once given is never given again. Errors that other packages derive (a lost
+# The code of each error on the wire. Only add; a code is never reused. Errors that other packages derive (a lost
 # connection, say) are about their own process and mean nothing elsewhere: not in here.
 ERROR_CODES: Final[dict[int, type[VarlogError]]] = {
     1: errors.VarlogError, 2: errors.Rejected, 3: errors.InvalidRequest, 4: errors.OutcomeUnknown, 5: errors.Unavailable,
@@ -34,7 +35,7 @@ _log = get_logger("rpc")
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What the other side receives of `error`. An exception that is not of the tree is our own bug, and logged."""
+    """The reply for `error`. An exception outside the error tree is our own bug, and logged."""
     code = code_of.get(type(error)) if isinstance(error, VarlogError) else None
     if code is not None:
         return Failure(
@@ -48,7 +49,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def error_of(failure: Failure) -> VarlogError:
-    """The same error again; Unavailable for one that this version does not know, or not with these facts."""
+    """Rebuild the error; Unavailable for one that this version does not know, or not with these facts."""
     kind = ERROR_CODES.get(failure.code)
     if kind is not None:
         try:

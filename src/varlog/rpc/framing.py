@@ -1,4 +1,6 @@
-"""Frames out of a byte stream, and back, without I/O: 24-byte header, then the message (MessagePack), then the payload.
+"""Frames: bytes to frames and back, without I/O.
+
+A header of 24 bytes, then the message (MessagePack), then the payload.
 
     offset  size  field
          0     4  length of everything behind this field
@@ -10,9 +12,9 @@
         16     4  length of the message; what is left of the frame is the payload
         20     4  CRC32C of the 20 bytes before, of the message, and of the first 64 bytes of the payload
 
-A payload is a run of batches, and the body of each carries the checksum that its client computed. The header of a batch is signed
-only where it is placed, at the primary: on the way there nothing but the frame vouches for its producer and sequence. So the
-checksum of a frame covers the payload's first batch header, and no body twice.
+A payload is a run of batches, and the body of each carries the checksum that its client computed. The header of a batch
+is signed only where it is placed, at the primary: on the way there only the frame protects its producer and sequence.
+So the checksum of a frame covers the payload's first batch header, and no body twice.
 
 A dialling end sends a hello before anything else, without a reply: it makes the peer known, and until then frames are small.
 
@@ -40,13 +42,14 @@ REPLY: Final = 2
 ONEWAY: Final = 3
 HELLO: Final = 4
 
-# The first memory of a frame that is not whole yet, and how many times as much as what has arrived it may take: a header alone,
-# which costs its sender nothing, must not make us allocate what it claims. What is received at once is 64 KiB or more of a large
-# frame, so a payload of a MiB gets its place at once and is copied nowhere; above 64 KiB no page is touched before it is filled.
+# The first memory of a frame that is not whole yet, and how many times as much as what has arrived it may on_frame: a
+# header alone, which costs its sender nothing, must not make us allocate what it claims. What is received at once is 64
+# KiB or more of a large frame, so a payload of a MiB gets its place at once and is copied nowhere; above 64 KiB no page
+# is touched before it is filled.
 FIRST_BYTES: Final = 4 * 1024
 GROWTH: Final = 16
 
-# The length field counts itself out: the rest of the header is in every frame.
+# The length field does not count itself: the rest of the header is in every frame.
 _REST_BYTES: Final = HEADER_BYTES - 4
 _SIGNED_BYTES: Final = HEADER_BYTES - 4
 _HEADER: Final = struct.Struct("<IBBHIIII")
@@ -63,7 +66,7 @@ HeldChanged = Callable[[int], None]
 
 
 class MalformedFrame(VarlogError):
-    """Bytes that no peer of ours sends: the stream cannot be followed any further, so the connection ends."""
+    """Bytes that no peer of ours sends: the stream cannot be parsed any further, so the connection ends."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -71,13 +74,13 @@ class MalformedFrame(VarlogError):
 
 
 class CorruptFrame(MalformedFrame):
-    """A frame whose checksum is wrong: it was changed on its way, and nothing in it is believed, not even its length."""
+    """A frame whose checksum is wrong: it was changed in transit, and nothing in it is trusted, not even its length."""
 
 
 def frame_head(
     kind: int, number: int, request: int, cluster: int, meta: bytes, payload: Buffer = b""
 ) -> bytes:
-    """Header and message of one frame; the payload follows. Refuses what the other side would not take."""
+    """Header and message of one frame; the payload follows. Refuses what the other side would not accept."""
     meta_bytes = len(meta)
     payload_bytes = len(payload)
     length = _REST_BYTES + meta_bytes + payload_bytes
@@ -94,13 +97,13 @@ def frame_head(
 
 
 class FrameReader:
-    """Takes bytes as they come and gives whole frames, in order, to `take`.
+    """Parses bytes as they arrive and calls `on_frame` with whole frames, in order.
 
     `scratch` is where bytes are received, and may be shared by all connections of a loop: nothing is left in it after
     `received`. A frame that is not whole yet gets its own buffers, so that the rest of it, however large, is received
     in place. They grow with what has arrived, up to the length of the frame; `held_changed` is called with their size.
 
-    While it is paused no frame is given; what was received already waits here, and nothing more may be received.
+    While it is paused no frame is delivered; what was received already waits here, and nothing more may be received.
     """
 
     __slots__ = (
@@ -111,27 +114,27 @@ class FrameReader:
         "_held_changed",
         "_meta",
         "_meta_bytes",
+        "_on_frame",
         "_partial",
         "_paused",
         "_payload",
         "_payload_bytes",
         "_rest",
         "_scratch",
-        "_take",
         "frame_bytes_max",
     )
 
     def __init__(
         self,
         scratch: memoryview,
-        take: TakeFrame,
+        on_frame: TakeFrame,
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         held_changed: HeldChanged = lambda held_bytes: None,
     ) -> None:
-        self.frame_bytes_max = frame_bytes_max  # may be raised at any time, also by `take`
+        self.frame_bytes_max = frame_bytes_max  # may be raised at any time, also by `on_frame`
         self._scratch = scratch
-        self._take = take
+        self._on_frame = on_frame
         self._held_changed = held_changed
         self._paused = False
         self._rest = b""  # the first bytes of a header that was cut off; while paused, all that came
@@ -198,15 +201,15 @@ class FrameReader:
                 payload = bytearray(scratch[middle:at])
             if crc32c_of(covered, head_crc) != crc:
                 raise _corrupt()
-            self._take(kind, number, request, cluster, meta, payload)
+            self._on_frame(kind, number, request, cluster, meta, payload)
         self._rest = bytes(scratch[at:end])
 
     def pause(self) -> None:
-        """Give no more frames, not even those that are in the buffer."""
+        """Deliver no more frames, not even those that are in the buffer."""
         self._paused = True
 
     def resume(self) -> None:
-        """Give the frames that wait, and go on."""
+        """Deliver the frames that wait, and continue."""
         self._paused = False
         if self._rest:
             self._scratch[: len(self._rest)] = self._rest
@@ -235,7 +238,7 @@ class FrameReader:
         self._settle_partial(header)
 
     def _settle_partial(self, header: tuple[int, int, int, int]) -> None:
-        """Check it as soon as all that its checksum covers is there; give it if it is whole, else make room for more."""
+        """Check it as soon as all that its checksum covers has arrived; deliver it if it is whole, else make room for more."""
         filled, meta_bytes, payload_bytes = self._filled, self._meta_bytes, self._payload_bytes
         if not self._checked and filled >= meta_bytes + min(payload_bytes, BATCH_HEADER_BYTES):
             crc = crc32c_of(self._meta, self._head_crc)
@@ -250,7 +253,7 @@ class FrameReader:
             self._partial = None
             self._meta = self._payload = bytearray()
             self._held_changed(0)
-            self._take(*header, meta, payload)
+            self._on_frame(*header, meta, payload)
             return
         if filled < meta_bytes:
             if filled == len(self._meta):

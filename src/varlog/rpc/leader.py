@@ -24,7 +24,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
 
 
 class LeaderClient:
-    """`addresses` are those given by hand; others are learned, from the view and from who says that he does not lead."""
+    """`addresses` are the configured ones; others are learned from the view and from NotLeader errors."""
 
     def __init__(self, pool: ConnectionPool, addresses: str) -> None:
         self._pool = pool
@@ -34,7 +34,7 @@ class LeaderClient:
 
     @property
     def address(self) -> str:
-        """Who is asked next: the one that answered last."""
+        """The one that is called next: the one that answered last."""
         return self._asked
 
     @property
@@ -45,14 +45,14 @@ class LeaderClient:
         return ",".join(self._given)
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """Where all of them are now; those given by hand stay known."""
+        """The present addresses of all of them; configured ones stay known."""
         self._known = tuple(dict.fromkeys((*self._given, *addresses)))
 
     async def call(self, request: Message, *, timeout_s: float) -> Message:
-        """The leader's answer, or an error of the tree. Whoever certainly did not take the request is passed by.
+        """The leader's answer, or an error of the tree. An address that certainly did not accept the request is skipped.
 
-        A request that was sent and not answered is not sent to another one: it may have been carried out. The caller knows whether
-        twice is harmless, and the next call goes elsewhere.
+        A request that was sent and not answered is not sent to another one: it may have been carried out. The caller
+        knows whether sending it twice is harmless, and the next call goes elsewhere.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -72,9 +72,7 @@ class LeaderClient:
             except CallTimeout as error:
                 follow, last, untried = "", error, {}
                 if len(self._known) > 1:
-                    self._pool.drop(
-                        address
-                    )  # it hangs: those who wait for it longer are better served elsewhere
+                    self._pool.drop(address)  # it hangs: later calls are better served elsewhere
             if follow:
                 self._known = tuple(dict.fromkeys((*self._known, follow)))
                 self._asked = follow

@@ -1,13 +1,13 @@
-"""Local sockets: a server at a loopback address is reached by a Unix socket, too, past the whole of TCP. [A3 R3]
+"""[A3 R3] Local sockets: a loopback server is reached by a Unix socket, too.
 
-Two processes of one machine pay for TCP what two machines need: segments, acknowledgements, timers. A Unix socket carries the same
-frames for about half of the processor time. Its name follows from the address, and from the network namespace, because namespaces
-have their ports for themselves and share the file system.
+Two processes of one machine pay for TCP what two machines need: segments, acknowledgements, timers. A Unix socket
+carries the same frames for about half of the processor time. Its name follows from the address, and from the network
+namespace, because namespaces have their ports for themselves and share the file system.
 
 The sockets lie in a directory that their user alone can enter (mode 0700): in $VARLOG_RUNTIME_DIR, else in `varlog` of
-$XDG_RUNTIME_DIR or of /run/user/<uid>, else in /tmp/varlog-<uid>. One that is a symbolic link or another user's is not used.
-Besides, both sides ask the kernel which user the other one is, and talk with their own user and root only. Without a socket
-the port is dialled.
+$XDG_RUNTIME_DIR or of /run/user/<uid>, else in /tmp/varlog-<uid>. A directory that is a symbolic link or belongs to
+another user is not used. Both sides also ask the kernel which user the other one is, and accept their own user and root
+only. Without a socket the port is dialled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 from varlog.model.limits import MIB
 from varlog.runtime.logging import get_logger, logfmt
 
-# The kernel lets 208 KiB be under way by default: a batch of a MiB would take five turns of both sides.
+# The kernel allows 208 KiB in flight by default: a batch of a MiB would take five turns of both sides.
 BUFFER_BYTES: Final = 2 * MIB
 # A process that was killed leaves its name behind. One that is older than this, and at which no process listens, is removed.
 STALE_AFTER_S: Final = 60.0
@@ -41,7 +41,7 @@ _SUFFIX: Final = ".sock"
 _DIRECTORY_VARIABLE: Final = "VARLOG_RUNTIME_DIR"
 
 _log = get_logger("rpc")
-_refused: set[Path] = set()  # directories that were told of
+_refused: set[Path] = set()  # directories that were logged
 
 
 def name_of(host: str, port: int) -> str | None:
@@ -91,7 +91,8 @@ def forget(name: str) -> None:
 
 
 def connect(name: str) -> socket.socket | None:
-    """A socket that is connected to `name`; None if nobody has it, or nobody to be believed, or nobody takes it at once."""
+    """A socket that is connected to `name`; None if no process listens there, or none that is trusted, or none that
+    accepts immediately."""
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         wire.setblocking(False)
@@ -118,7 +119,7 @@ def credentials_of(wire: socket.socket) -> tuple[int, int, int]:
 
 
 def _directory() -> Path | None:
-    """Where this user's sockets lie; made if it is not there. None: nowhere, and the log says why, once."""
+    """The directory of this user's sockets; created if missing. None: there is none, and the reason is logged once."""
     user = os.geteuid()
     chosen = os.environ.get(_DIRECTORY_VARIABLE)
     if chosen:
@@ -130,7 +131,7 @@ def _directory() -> Path | None:
 
 
 def _private(path: Path) -> Path | None:
-    """`path`, if it is a directory of ours that no other user can enter; made if it is not there."""
+    """`path`, if it is a directory of ours that no other user can enter; created if missing."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -192,5 +193,5 @@ def _remove_stale(directory: Path) -> None:
         try:
             if time.time() - os.lstat(path).st_ctime > STALE_AFTER_S and not _is_served(str(path)):
                 path.unlink(missing_ok=True)
-        except FileNotFoundError:  # it went while we looked
+        except FileNotFoundError:  # it was removed meanwhile
             continue

@@ -1,6 +1,8 @@
-"""MemoryTransport: connections inside one process, for embedded use and tests. Nothing is encoded; payloads are copied.
+"""MemoryTransport: connections inside one process, for embedded use and tests.
 
-Frames wait in the receiver's inbox and are taken in a later turn of the loop, in order, so that a sender never runs
+Nothing is encoded; payloads are copied.
+
+Frames wait in the receiver's inbox and are handled in a later turn of the loop, in order, so that a sender never runs
 inside its receiver, exactly as over a wire.
 """
 
@@ -116,7 +118,7 @@ class MemoryConnection(Endpoint):
             raise InvalidRequest(
                 f"a payload of {len(payload)} bytes is over the limit of {FRAME_BYTES_MAX}: ask or send less at once"
             )
-        # A copy: the sender may go on using its bytes (a primary sends the same ones to every backup).
+        # A copy: the sender may continue to use its bytes (a primary sends the same ones to every backup).
         self._other.put(kind, request, message, bytearray(payload))
 
     def _is_cut(self) -> bool:
@@ -126,14 +128,14 @@ class MemoryConnection(Endpoint):
         if reading:
             self._plan_delivery()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._inbox.clear()
-        self._other.put_hang_up()
+        self._other.put_disconnect()
 
     # --- The other end puts, this end takes ------------------------------------------------------------------------
 
     def put(self, kind: int, request: int, message: Message, payload: bytearray) -> None:
-        if self._closed:  # it hung up, and the sender does not know yet
+        if self._closed:  # it is closed, and the sender does not know yet
             return
         self._inbox.append((kind, request, message, payload))
         self._inbox_bytes += len(payload) + FRAME_OVERHEAD_BYTES
@@ -141,7 +143,7 @@ class MemoryConnection(Endpoint):
         if self._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._other._writes_backed_up:
             self._other._set_writes_backed_up(True)
 
-    def put_hang_up(self) -> None:
+    def put_disconnect(self) -> None:
         self._other_hung_up = True
         self._plan_delivery()
 
@@ -152,7 +154,7 @@ class MemoryConnection(Endpoint):
 
     def _deliver(self) -> None:
         self._delivery_planned = False
-        # Only what is there now: what follows from it waits a turn, or two ends would keep the loop to themselves.
+        # Only what waits now: what follows from it waits for the next turn, or two ends would occupy the loop.
         for _ in range(len(self._inbox)):
             if self._reading_paused or not self._inbox:
                 break

@@ -1,4 +1,7 @@
-"""ConnectionPool: one connection an address, made when first asked for, shared, and made again after it broke."""
+"""ConnectionPool: one shared connection per address, made when first needed.
+
+It is made again after it broke.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from varlog.runtime.tasks import Tasks
 
 
 class ConnectionPool:
-    """The connections that one process dials. `handler` takes what the other sides send unasked; `on_lost` hears of a connection
-    that was closed by anybody but the pool."""
+    """The connections that one process dials. `handler` handles what the other sides send without a request; `on_lost`
+    is called for a connection that was not closed by the pool."""
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class ConnectionPool:
         self._on_lost = on_lost
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, asyncio.Task[Connection]] = {}
-        # A dial that fails is told to those who wait for it.
+        # A dial that fails is reported to its waiters.
         self._tasks = Tasks(owner, lambda name, error: None)
         self._closed = False
 
@@ -55,7 +58,7 @@ class ConnectionPool:
         return await connection.call(request, payload, timeout_s=deadline - loop.time())
 
     def drop(self, address: str) -> None:
-        """Close the connection to `address`, if there is one: the next caller dials anew."""
+        """Close the connection to `address`, if there is one: the next caller dials again."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
@@ -70,7 +73,7 @@ class ConnectionPool:
     async def _wait_dialled(
         self, address: str, dial: asyncio.Task[Connection], timeout_s: float
     ) -> Connection:
-        # Waited for without being owned: one caller that gives up must not take the connection from the others.
+        # Waited for without being owned: one caller that gives up must not end the dial for the others.
         done, _ = await asyncio.wait([dial], timeout=timeout_s)
         if not done:
             raise ConnectionLost(f"{address} did not answer within {timeout_s:g} s", sent=False)
@@ -78,7 +81,7 @@ class ConnectionPool:
             raise ConnectionLost(f"{address} is not dialled: the pool is closed", sent=False)
         error = dial.exception()
         if isinstance(error, ConnectionLost):
-            # A new one for each caller: an exception that several raise would gather their tracebacks.
+            # A new one for each caller: an exception that several raise would accumulate their tracebacks.
             raise ConnectionLost(error.what, sent=False)
         return dial.result()
 

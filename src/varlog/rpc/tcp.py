@@ -1,5 +1,6 @@
-"""TcpTransport: frames over TCP, or over a local socket where both ends are on one machine; made for uvloop. [A3 R3]
+"""[A3 R3] TcpTransport: frames over TCP, or over a local socket on one machine.
 
+Made for uvloop.
 Everything that arrives in one wake-up is parsed in one go; everything that is sent in one turn of the loop goes out
 together. No task is made for a request, and a payload is copied once when small and never when large.
 """
@@ -45,17 +46,17 @@ from varlog.runtime.logging import LineLimit, get_logger, logfmt
 SCRATCH_BYTES: Final = 256 * KIB
 # Up to here a payload is copied behind its header; a larger one is handed to the kernel from where it is.
 JOIN_BYTES_MAX: Final = 8 * KIB
-# What was sent before a close may still go out for so long, if the other side takes it.
+# How long what was sent before a close may still go out, if the other side reads it.
 CLOSE_FLUSH_S: Final = 1.0
 BACKLOG: Final = 1024
-# While a server has connections it looks so often for those whose time is up.
+# How often a server that has connections checks for those whose time is up.
 SWEEP_S: Final = 1.0
 
 _log = get_logger("rpc")
 
-# Silent for 5 s, then asked every 2 s; three questions without an answer end the connection. While something is under way the
-# kernel asks nothing, and would send it again for a quarter of an hour: what is not acknowledged for as long ends it, too (the
-# user timeout, in ms). Linux has all four names.
+# Silent for 5 s, then asked every 2 s; three questions without an answer end the connection. While something is in
+# flight the kernel asks nothing, and would send it again for a quarter of an hour: what is not acknowledged for as long
+# ends it, too (the user timeout, in ms). Linux has all four names.
 _KEEPALIVE: Final = {
     getattr(socket, name): value
     for name, value in (
@@ -124,7 +125,7 @@ class TcpTransport:
 
 
 class RefusalCounts:
-    """What a transport did not take from its peers, since it was made; and how often the log may tell of it."""
+    """What a transport refused from its peers since it was made, and how often that may be logged."""
 
     def __init__(self) -> None:
         self.corrupt_frames = 0
@@ -181,7 +182,7 @@ class TcpServer:
         self._closing = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        # The name before its port: whoever gets the port next must find the name free.
+        # The name before its port: the next process that gets the port must find the name free.
         if self._local_name:
             local.forget(self._local_name)
         for listener in reversed(self._listeners):
@@ -217,8 +218,8 @@ class TcpServer:
             self._all_gone.set_result(None)
 
     def held(self, connection: TcpConnection, held_bytes: int) -> None:
-        """A frame of `connection` that is not whole yet holds so much memory from now on."""
-        while (oldest := self._guard.hold(connection, held_bytes, self._loop.time())) is not None:
+        """A frame of `connection` that is not whole yet occupies this much memory from now on."""
+        while (oldest := self._guard.set_held(connection, held_bytes, self._loop.time())) is not None:
             bound = self._guard.limits.unread_bytes_max
             # Leaves the guard at once: its memory is dropped, whenever the connection is gone.
             self._turn_away(
@@ -243,7 +244,7 @@ class TcpServer:
 
 
 class TcpConnection(Endpoint, asyncio.BufferedProtocol):
-    """One connection. Who dialled says to which `address`; who accepted has a `server`."""
+    """One connection. The dialling end has an `address`, the accepting one a `server`."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
 
     def _made_by_tcp(self, wire: socket.socket, name: tuple[str, int] | None) -> None:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer whose machine vanished never says so, and an idle connection is silent: have the kernel ask.
+        # A peer whose machine vanished sends nothing, and an idle connection is silent: let the kernel probe.
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -369,21 +370,22 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
             self._transport.writelines((head, payload))
 
     def _is_cut(self) -> bool:
-        # One question to the kernel per request: a reset that is known there already is no reason for an unknown outcome (law 10).
+        # One question to the kernel per request: a reset that is known there already is no reason for an unknown
+        # outcome (law 10).
         return self._transport.is_closing() or bool(self._ending.poll(0))
 
     def _set_reading(self, reading: bool) -> None:
         if reading:
-            # Not from here: this may be the answer to a frame that the reader is just giving out.
+            # Not from here: this may be the answer to a frame that the reader is just delivering.
             self._loop.call_soon(self._go_on_reading)
         elif not self._transport.is_closing():
             self._reader.pause()
             self._transport.pause_reading()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         transport = self._transport
         if transport.get_write_buffer_size() > 0:
-            # The other side may never take it, and must not keep us here.
+            # The other side may never read it, and must not block us here.
             self._abort_timer = self._loop.call_later(CLOSE_FLUSH_S, transport.abort)
         transport.close()
 
@@ -447,7 +449,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
             _log.warning(logfmt("closing a connection", peer=self._peer, why=why, **more), exc_info=error)
 
     def _refuse_frame(self, kind: int, request: int, error: VarlogError) -> None:
-        """A frame that is whole but cannot be taken costs its sender that request, or, unanswerable, the connection."""
+        """A frame that is whole but not acceptable costs its sender that request or, if it cannot be answered, the connection."""
         if kind == REQUEST:
             self._post(REPLY, failure_of(error), b"", request)
         elif kind == ONEWAY:

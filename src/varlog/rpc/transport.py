@@ -1,7 +1,7 @@
-"""Transport: connect, call with a deadline, send one way, serve: what TCP, memory and simulation keep alike.
+"""Transport: the contract of connections that TCP, memory and simulation keep.
 
 Frames of one connection arrive in the order they were sent, each once, until the connection breaks; then `on_close`
-is called once and every call under way ends in ConnectionLost. Handlers run in the event loop, in arrival order, and
+is called once and every call in flight ends in ConnectionLost. Handlers run in the event loop, in arrival order, and
 must not block; one that has to wait keeps its Call and answers later, so that no task is made per request.
 
 A payload that was handed over to be sent must not be changed any more: it may be sent from where it is. A payload
@@ -40,7 +40,7 @@ class Call(Protocol):
     def reply(self, message: Message, payload: Buffer = b"") -> None: ...
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error of the tree; any other exception is told as Unavailable and logged."""
+        """Answer with an error of the tree; any other exception is sent as Unavailable and logged."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for people."""
+        """The other end, as shown in logs."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Transport(Protocol):
         ...
 
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
-        """A new connection; ConnectionLost(sent=False) if nobody listens. `handler` takes what comes unasked."""
+        """A new connection; ConnectionLost(sent=False) if nobody listens. `handler` handles what comes without a request."""
         ...
 
     async def serve(self, address: str, make_handler: Callable[[Connection], Handler]) -> Server:

@@ -1,1 +1,1 @@
-"""Layer 1: the only doors to the outside world, so that a simulator can stand in for each."""
+"""Layer 1: interfaces to the operating system, which a simulator can replace."""

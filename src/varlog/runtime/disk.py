@@ -1,4 +1,6 @@
-"""Disk and File: the door to storage, synchronous. OsDisk is the real one; the simulator's forgets what was not synced.
+"""Disk and File: synchronous access to storage; OsDisk is the real one.
+
+The simulator's disk loses what was not synced.
 
 What OsDisk makes is its user's alone: files 0600, directories 0700, whatever the umask.
 """
@@ -56,15 +58,15 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def is_linked(self) -> bool:
-        """Whether `path` leads to this very file. A file that was deleted, or that another one was moved over, can be used while it
-        is open, and is gone with the process."""
+        """Whether `path` leads to this very file. A file that was deleted, or that another one was moved over, can be
+        used while it is open, and is gone with the process."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileLock(Protocol):
-    """A held lock on a file; gone with its process."""
+    """A lock on a file that this process has; released when the process ends."""
 
     def is_linked(self) -> bool:
         """As of a File: another process can lock the path if it is not."""
@@ -77,7 +79,7 @@ class Disk(Protocol):
     """The file system. Renames and new names survive a power loss only after `sync_directory`."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and writing. `create` makes an empty file and fails if there is one."""
+        """Open for reading and writing. `create` makes an empty file and fails if one exists."""
         ...
 
     def read_file(self, path: Path) -> bytes: ...
@@ -95,7 +97,7 @@ class Disk(Protocol):
         ...
 
     def make_private(self, path: Path) -> int:
-        """Take the access of others to a file, or to a directory and everything in it, away, where it is ours; how many changed."""
+        """Remove the access of others to a file, or to a directory and everything in it, where it is ours; how many changed."""
         ...
 
     def remove_tree(self, path: Path) -> None: ...
@@ -117,7 +119,7 @@ class Disk(Protocol):
     def sync_directory(self, path: Path) -> None: ...
 
     def lock(self, path: Path) -> FileLock:
-        """Hold an exclusive lock, or raise BlockingIOError if another process holds it."""
+        """Take an exclusive lock, or raise BlockingIOError if another process has it."""
         ...
 
 
@@ -135,7 +137,7 @@ class OsFile:
         total = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, offset)
         while written < total:
-            # A short write is legal (a signal, a nearly full disk): go on from there, and let the next call raise.
+            # A short write is legal (a signal, a nearly full disk): continue from there, and let the next call raise.
             rest = memoryview(b"".join(buffers))[written:]
             step = os.pwrite(self._fd, rest, offset + written)
             if step == 0:
@@ -309,8 +311,8 @@ def _is_linked(fd: int, path: Path) -> bool:
 
 
 def make_ours_private(disk: Disk, directory: Path, ours: str) -> None:
-    """As make_private for a directory that its user chose: only names that match `ours`, unless there are no others. It may hold
-    more than a log."""
+    """As make_private for a directory that its user chose: only names that match `ours`, unless there are no others. It
+    may hold more than a log."""
     names = disk.list(directory)
     found = [name for name in names if re.fullmatch(ours, name)]
     for path in [directory] if len(found) == len(names) else [directory / name for name in found]:
@@ -332,6 +334,6 @@ def _restrict(path: Path) -> bool:
         if private or stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
             return False
         os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700)
-    except FileNotFoundError:  # it went while we looked
+    except FileNotFoundError:  # it was removed meanwhile
         return False
     return True

@@ -1,4 +1,4 @@
-"""Environment: clock, randomness, disk and threads, as handed to a process"""
+"""Environment: clock, randomness, disk and threads of one process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from varlog.runtime.disk import Disk, OsDisk
 from varlog.runtime.worker import ThreadWorker, Worker
 from varlog.runtime.worker_pool import WorkerPool
 
-# A disk is kept busy by few that write to it, and more of them only wait for each other.
+# A few writers keep a disk busy; more of them only wait for each other.
 THREADS_A_POOL: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Everything a service may touch besides the network (its transport is handed to it apart)."""
+    """Everything a service may use besides the network (its transport is passed separately)."""
 
     clock: Clock
     entropy: random.Random
@@ -30,7 +30,7 @@ class Environment:
 
 
 def system_environment(*, synced: bool = True) -> Environment:
-    """The real world."""
+    """Those of this machine."""
     return Environment(
         SystemClock(),
         random.SystemRandom(),
@@ -40,16 +40,13 @@ def system_environment(*, synced: bool = True) -> Environment:
     )
 
 
-# Clock: wall time, for stamps and display only, and two that never go back, for leases alone.
-#
-# Waiting uses the event loop's own time, which a simulator replaces.
-
-# Unlike the monotonic clock of Linux this one goes on while the machine is suspended: others did not sleep.
+# Unlike the monotonic clock of Linux this one counts while the machine is suspended: others did not sleep.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Where the time of day comes from."""
+    """Wall time, for stamps and display only, and two clocks that never go back, for leases alone. Waiting uses the event
+    loop's own time, which a simulator replaces."""
 
     def wall_us(self) -> int:
         """Microseconds since 1970 UTC."""
@@ -61,8 +58,8 @@ class Clock(Protocol):
         ...
 
     def monotonic_us(self) -> int:
-        """As `steady_us`, by another clock, which need not count while the machine sleeps: a lease is over for its holder as soon
-        as one of them says so."""
+        """As `steady_us`, by another clock, which need not count while the machine sleeps: a lease is over for its
+        holder as soon as one of them says so."""
         ...
 
 
@@ -84,6 +81,5 @@ class SystemClock:
         return time.monotonic_ns() // 1000
 
 
-# Entropy: the type of chance, for those who are handed it and may not reach for any of their own.
-
+# The type of randomness, for code that gets it passed in and may not create its own.
 Entropy = random.Random

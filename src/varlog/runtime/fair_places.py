@@ -1,7 +1,7 @@
 """FairPlaces: bounded waiting places that clients share.
 
-Max-min fair: where every place is taken, one that comes from a client with fewer places than another's gets the newest place of the
-client that has the most. So one client can fill what no other one wants, and cannot keep the others out.
+Max-min fair: when every place is occupied, a client with fewer places than another gets the newest place of the client
+that has the most. So one client can use what no other one needs, and cannot lock the others out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class FairPlaces(dict[K, T], Generic[K, T]):
-    """What waits, by its key. Made room for first (`make_room`), then put. A client is a connection."""
+    """What waits, by its key. Callers make room first (`make_room`), then `put`. A client is a connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class FairPlaces(dict[K, T], Generic[K, T]):
         self._keys_of: dict[object, dict[K, None]] = {}
 
     def make_room(self, client: object, size_max: int) -> list[T] | None:
-        """What has to leave so that `client` gets a place: mostly nothing. None: there is no place for it."""
+        """What has to leave so that `client` gets a place: usually nothing. None: there is no place for it."""
         if len(self) < size_max:
             return []
         if not self._keys_of:

@@ -1,4 +1,4 @@
-"""Log lines for people and programs: `message key=value …` through the standard logging package.
+"""Log lines `message key=value …` through the standard logging package.
 
 A value may come from a peer or a user: a topic's name, an error text, a path. So that no value can look like a line of its own,
 or drive the terminal that shows it, everything that is not printable is escaped.

@@ -1,4 +1,4 @@
-"""LoopThread: an event loop in a thread of its own, for those who cannot wait in one: the blocking client."""
+"""LoopThread: an event loop in its own thread, for the blocking client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Started(Generic[T]):
-    """Work under way in the loop."""
+    """Work in progress in the loop."""
 
     def __init__(self, future: concurrent.futures.Future[T]) -> None:
         self._future = future
@@ -34,7 +34,7 @@ class LoopThread:
     """One daemon thread running one loop (uvloop). Safe to use from any number of other threads."""
 
     def __init__(self, name: str) -> None:
-        import uvloop  # here, so that who only imports varlog does not load it
+        import uvloop  # here, so that importing varlog alone does not load it
 
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -75,9 +75,9 @@ class LoopThread:
         return self.start(work).wait()
 
     def close(self) -> None:
-        """End what is left in the loop, then the loop and its thread. Again is harmless."""
+        """End what is left in the loop, then the loop and its thread. Calling it again is harmless."""
         if self.inside:
-            self._loop.stop()  # the garbage collector may come by here: nobody can wait for himself
+            self._loop.stop()  # called by the garbage collector in this thread, which cannot wait for itself
             return
         with self._closing:
             if self._loop.is_closed():

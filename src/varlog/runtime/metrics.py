@@ -1,4 +1,7 @@
-"""Metrics: what a process counts of itself: fixed-bucket histograms, a replica's traffic. Counted per batch, never per entry."""
+"""Metrics of a process: fixed-bucket histograms, and a replica's traffic.
+
+Counted per batch, never per entry.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Final
 
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 
-# A mean time of writes is that of the last one to two windows, if there were enough of them; or at least some, that took so long
-# together: the slower a disk is the fewer writes it makes.
+# A mean time of writes is that of the last one to two windows, if there were enough of them, or if a few took long
+# together: the slower a disk is, the fewer writes it makes.
 WINDOW_S: Final = 5.0
 WRITES_MIN: Final = 8
 SLOW_WRITES_MIN: Final = 3
@@ -17,7 +20,7 @@ SLOW_WRITES_S: Final = 1.0
 
 
 class Histogram:
-    """How many values were at most so large, bucket by bucket; the last bucket is for what is above all bounds."""
+    """How many values fell into each bucket; the last one is for values above all bounds."""
 
     __slots__ = ("_bounds", "counts", "total")
 

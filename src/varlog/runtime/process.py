@@ -1,4 +1,4 @@
-"""What a process asks of its system: file descriptors and large buffers
+"""Limits of this process: file descriptors and memory of large buffers.
 
 What a shell allows is often 1024. libuv closes connections that it cannot accept for want of a descriptor, and reports nothing.
 """
@@ -33,7 +33,7 @@ def allow_open_files() -> None:
 
 
 async def watch_open_files() -> None:
-    """Forever: look once a second whether one more descriptor can be had, and log each change."""
+    """Forever: check once a second whether one more descriptor is available, and log each change."""
     exhausted = False
     while True:
         try:
@@ -53,9 +53,9 @@ async def watch_open_files() -> None:
         await asyncio.sleep(LOOK_S)
 
 
-# Memory for large buffers: not zeroed before it is filled, and not handed back to the system only to be asked for again.
+# Memory for large buffers: not zeroed before it is filled, and not returned to the system only to be requested again.
 
-# Below, filling is cheaper than the way around it.
+# Below this size, zeroing is cheaper than avoiding it.
 _FILLED_BYTES_MAX: Final = 64 * 1024
 
 # Of mallopt, in glibc: from where on a block is mapped by itself, and how much may lie free at the end of the heap.
@@ -69,7 +69,7 @@ _make.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
 
 
 def unfilled(size: int) -> bytearray:
-    """A bytearray whose bytes are whatever was there: for who overwrites all of them."""
+    """A bytearray with undefined content, for callers that overwrite all of it."""
     if size <= _FILLED_BYTES_MAX:
         return bytearray(size)
     made: bytearray = _make(None, size)
@@ -77,8 +77,8 @@ def unfilled(size: int) -> bytearray:
 
 
 def keep_freed() -> None:
-    """From now on this process keeps what it frees: one that holds a few large buffers, ever new ones, would else get each of them
-    from the system page by page. Where the C library knows no such setting nothing happens."""
+    """From now on this process keeps what it frees: a process that allocates large buffers again and again would
+    otherwise get each of them from the system page by page. Where the C library knows no such setting nothing happens."""
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES_MIN)

@@ -1,4 +1,7 @@
-"""Tasks: every background task has an owner, a name and an end; one that dies unexpectedly is told to its owner."""
+"""Tasks: every background task has an owner, a name and an end.
+
+The owner is notified of a task that fails.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 
 class Tasks:
-    """The background tasks of one owner. `on_failure(name, error)` hears of a task that ended by an exception."""
+    """The background tasks of one owner. `on_failure(name, error)` is called for a task that ended with an exception."""
 
     def __init__(self, owner: str, on_failure: Callable[[str, BaseException], None]) -> None:
         self._owner = owner

@@ -1,8 +1,8 @@
-"""Worker: the only door to a thread. Jobs of one worker run one after the other, in order, off the event loop.
+"""Worker: runs blocking jobs off the event loop, one after the other, in order.
 
-A job that its owner calls *inline* (a small write with its sync) may run in the loop itself, in its turn, while such jobs have
-lately been quick: handing it to a thread and back costs as much as a good disk takes for it. One that turns out slow holds the loop
-up once; those after it go to the thread until they are quick again (decision 18).
+A job that is marked *inline* (a small write with its sync) may run in the loop itself, in its turn, while such jobs
+have recently been quick: passing it to a thread and back costs as much as a good disk takes for it. A slow one blocks
+the loop once; those after it go to the thread until they are quick again (decision 18).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
-# What a job gave, or its exception: the other one is None.
+# The result of a job, or its exception: the other one is None.
 Outcome = tuple[Any, BaseException | None]
 Settle = Callable[[Any, BaseException | None], None]
 Job = tuple[Callable[[], Any], Settle, bool, asyncio.AbstractEventLoop]
@@ -32,8 +32,8 @@ class Worker(Protocol):
         ...
 
     def call(self, job: Callable[[], Any], done: Settle, *, inline: bool = False) -> None:
-        """Run `job` after all earlier ones; then `done` is called in the loop, maybe before this returns. For the paths that count
-        their turns of the loop: a future costs one more."""
+        """Run `job` after all earlier ones; then `done` is called in the loop, maybe before this returns. For the paths
+        that count their turns of the loop: a future costs one more."""
         ...
 
     def run(self, job: Callable[[], T], *, inline: bool = False) -> asyncio.Future[T]:
@@ -41,18 +41,18 @@ class Worker(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait for the jobs under way, then end."""
+        """Wait for the running jobs, then end."""
         ...
 
 
 def new_guard() -> contextlib.AbstractContextManager[bool]:
-    """For what several threads look at and change: one at a time, within `with guard`, and only for moments."""
+    """A lock for state that several threads read and change: use `with guard`, for short sections only."""
     return threading.Lock()
 
 
 # An inline job that takes longer is slow. A thread and back is about 0.1 ms on a busy machine.
 QUICK_S: Final = 0.001
-# After a slow one so many in a row must be quick in the thread before the loop does them again.
+# After a slow one, this many in a row must be quick in the thread before the loop runs them again.
 QUICK_IN_A_ROW: Final = 8
 
 
@@ -74,11 +74,11 @@ class LatencyGate:
 
 
 class InlineWorker:
-    """What workers with threads share: inline jobs in the loop while they are quick, the others handed over, none overtaken."""
+    """What workers with threads share: inline jobs in the loop while they are quick, the others in a thread, none overtaken."""
 
     def __init__(self, gate: LatencyGate) -> None:
         self._gate = gate
-        # Jobs that were handed to a thread and of which the loop has not heard yet: nothing may overtake them.
+        # Jobs that were passed to a thread and whose end the loop does not know yet: nothing may overtake them.
         self._submitted = 0
 
     @property
@@ -98,7 +98,7 @@ class InlineWorker:
         return done
 
     def _on_done(self, done: Settle, outcome: Outcome) -> None:
-        """In the loop: a job that was handed over has ended."""
+        """In the loop: a job that was passed to a thread has ended."""
         self._submitted -= 1
         done(*outcome)
 
@@ -138,19 +138,19 @@ class ThreadWorker(InlineWorker):
         while (item := self._jobs.get()) is not None:
             job, done, inline, loop = item
             outcome = self._timed(job) if inline else outcome_of(job)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is every waiter
                 loop.call_soon_threadsafe(self._on_done, done, outcome)
 
 
 def outcome_of(job: Callable[[], Any]) -> Outcome:
     try:
         return job(), None
-    except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on
+    except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must continue
         return None, failure
 
 
 def settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Into a future, unless nobody waits for it any more."""
+    """Set the result of a future, unless it was cancelled."""
     if done.done():
         return
     if error is None:

@@ -1,8 +1,10 @@
-"""WorkerPool: a few threads that do the jobs of many workers; the jobs of one worker still run one after the other, in order.
+"""WorkerPool: a few threads that run the jobs of many workers.
 
-A thread a worker would be a thread a replica. Python lets one of them run at a time, so that hundreds of them that write and sync
-spend their time on waking each other. Here a thread takes whichever worker has something to do, and what several have done reaches
-the loop as one wake-up.
+The jobs of one worker still run one after the other, in order.
+
+One thread per worker would be one thread per replica. Python runs one of them at a time, so that hundreds of threads
+that write and sync would spend their time waking each other. Here a thread runs any worker that has a job, and the
+results of several reach the loop in one wake-up.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ class WorkerPool:
         self._ready: SimpleQueue[PooledWorker | None] = SimpleQueue()
         self._done: deque[Done] = deque()
         self._loop = asyncio.get_running_loop()
-        self._telling = False
-        # One disk, one pace: what one worker finds out holds for all.
+        self._delivering = False
+        # One gate per disk: what one worker measures holds for all.
         self.pace = LatencyGate()
         self._handed = 0
         self._loop_wrote = False
 
     def worker(self, name: str) -> PooledWorker:
-        """A worker of its own order, done by whichever thread is free."""
+        """A worker with its own order of jobs, run by any free thread."""
         if len(self._threads) < self._threads_max:
             thread_name = f"{self._name}/{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=thread_name, daemon=True)
@@ -47,24 +49,24 @@ class WorkerPool:
 
     @property
     def can_run_inline(self) -> bool:
-        """Whether the loop itself may do an inline job: one in a turn, and none while threads are busy. Where several workers have
-        something to do, threads let their disk jobs overlap."""
+        """Whether the loop itself may run an inline job: one per turn, and none while threads are busy. When several
+        workers have jobs, threads let their disk jobs overlap."""
         return self._handed == 0 and not self._loop_wrote
 
-    def hand(self, worker: PooledWorker) -> None:
-        """This worker has something to do."""
+    def enqueue(self, worker: PooledWorker) -> None:
+        """This worker has a job."""
         self._ready.put(worker)
 
-    def handed_one(self) -> None:
+    def job_submitted(self) -> None:
         self._handed += 1
 
-    def loop_did_one(self) -> None:
-        """The loop has done an inline job itself; the next turn may do another."""
+    def job_run_inline(self) -> None:
+        """The loop has run an inline job itself; the next turn may run another."""
         self._loop_wrote = True
         self._loop.call_soon(self._next_turn)
 
     async def close(self) -> None:
-        """Wait for the jobs under way, then end the threads."""
+        """Wait for the running jobs, then end the threads."""
         for _ in self._threads:
             self._ready.put(None)
         for thread in self._threads:
@@ -77,26 +79,27 @@ class WorkerPool:
     def _work(self) -> None:
         while (worker := self._ready.get()) is not None:
             worker.work(self._done)
-            # The flag falls before the queue is emptied: whoever finds it up is told of by the wake-up that is on its way.
-            if not self._telling:
-                self._telling = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(self._tell)
+            # The flag is cleared before the queue is emptied: a thread that finds it set relies on the wake-up that is
+            # scheduled.
+            if not self._delivering:
+                self._delivering = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and so is every waiter
+                    self._loop.call_soon_threadsafe(self._deliver)
 
-    def _tell(self) -> None:
-        self._telling = False
+    def _deliver(self) -> None:
+        self._delivering = False
         try:
             while self._done:
                 worker, done, outcome = self._done.popleft()
                 self._handed -= 1
                 worker._on_done(done, outcome)
         finally:
-            if self._done:  # one of them raised: that is not the others' fault
-                self._loop.call_soon(self._tell)
+            if self._done:  # one of them raised: the others must still be delivered
+                self._loop.call_soon(self._deliver)
 
 
 class PooledWorker(InlineWorker):
-    """The jobs of one worker. It is in the pool's queue, or in one thread's hands, while it has any: never in two."""
+    """The jobs of one worker. While it has any, it is in the pool's queue or in one thread, never in two places."""
 
     def __init__(self, pool: WorkerPool) -> None:
         super().__init__(pool.pace)
@@ -110,20 +113,20 @@ class PooledWorker(InlineWorker):
         return self._pool.can_run_inline and super().can_run_inline
 
     async def close(self) -> None:
-        """Wait for the jobs under way. The threads are the pool's."""
+        """Wait for the running jobs. The threads are the pool's."""
         await self.run(lambda: None)
 
     def _submit(self, job: Callable[[], Any], done: Settle, inline: bool) -> None:
-        self._pool.handed_one()
+        self._pool.job_submitted()
         with self._guard:
             self._jobs.append((job, done, inline))
             if self._queued:
                 return
             self._queued = True
-        self._pool.hand(self)
+        self._pool.enqueue(self)
 
     def _do(self, job: Callable[[], Any]) -> Outcome:
-        self._pool.loop_did_one()
+        self._pool.job_run_inline()
         return super()._do(job)
 
     def work(self, out: deque[Done]) -> None:
@@ -134,4 +137,4 @@ class PooledWorker(InlineWorker):
         with self._guard:
             again = self._queued = bool(self._jobs)
         if again:
-            self._pool.hand(self)
+            self._pool.enqueue(self)

@@ -356,7 +356,7 @@ class SimConnection(Endpoint):
             for _ in range(late):
                 self._schedule(0.0)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._network.discard(self)
         self._inbox.clear()
         if not self.other._closed and not self.other._deaf:

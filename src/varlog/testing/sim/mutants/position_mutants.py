@@ -82,7 +82,7 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "tokens-overlap",
         "A sequencer gives the last position of a run of several to the next one who asks as well (R-SEQ-1).",
-        (f"{_TOKENS}.give", "GLSN(first + count)", "GLSN(first + max(1, count - 1))"),
+        (f"{_TOKENS}.grant", "GLSN(first + count)", "GLSN(first + max(1, count - 1))"),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
