@@ -27,8 +27,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.model.status import NodeStatus, SyncState, SyncStatus, UnitStatus
-from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
+from varlog.model.status import ClusterStatus, NodeHealth, NodeStatus, SyncState, SyncStatus, UnitStatus
 
 TOPIC, LS = TopicID(7), LogStreamID(3)
 NODES = NodeID(1), NodeID(2), NodeID(3)
@@ -43,7 +42,7 @@ def seen(
     *,
     unleased: frozenset[NodeID] = frozenset(),
     sequencers: tuple[SequencerID, ...] = (SEQUENCER,),
-) -> GetClusterStatusReply:
+) -> ClusterStatus:
     """One sequenced topic of one log stream; nodes without a unit do not answer."""
     projection = Projection(TOPIC, EPOCH, GLSN(91), (Range(GLSN(1), (Stripe(LS),)),), (chain,), SEQUENCER)
     view = ClusterView(
@@ -74,7 +73,7 @@ def seen(
         )
         for node in NODES
     ]
-    return GetClusterStatusReply(view, tuple(health), (TopicMark(TOPIC, GLSN(90), GLSN(0)),))
+    return ClusterStatus(view, tuple(health), (TopicMark(TOPIC, GLSN(90), GLSN(0)),))
 
 
 ALL = dict.fromkeys(NODES, UNIT)
@@ -165,7 +164,7 @@ def test_a_sequencer_that_is_another_one_or_gone_is_told(
         (seen(Chain(LS, NODES), ALL, sequencers=(SequencerID(SEQUENCER.address, 12),)), False),
     ],
 )
-def test_a_chain_is_whole_when_every_member_serves(found: GetClusterStatusReply, whole: bool) -> None:
+def test_a_chain_is_whole_when_every_member_serves(found: ClusterStatus, whole: bool) -> None:
     assert chain_is_whole(found, found.view.streams[0]) is runs_whole(found) is whole
 
 

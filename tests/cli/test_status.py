@@ -23,14 +23,13 @@ from varlog.model.errors import Unavailable
 from varlog.model.events import Event, EventKind
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.status import ReplicaState, SyncState, SyncStatus
-from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
+from varlog.model.status import ClusterStatus, NodeHealth, ReplicaState, SyncState, SyncStatus
 
 LS = STATUS.replicas[0].log_stream
 TOPIC = VIEW.topics[0].topic
 
 
-def _seen() -> GetClusterStatusReply:
+def _seen() -> ClusterStatus:
     """Node 1 lives and is synced from node 2, which is away."""
     replica = msgspec.structs.replace(
         STATUS.replicas[0],
@@ -47,7 +46,7 @@ def _seen() -> GetClusterStatusReply:
             LogStream(LS, TOPIC, (NodeID(1), NodeID(2)), StreamState.SEALED, Epoch(4), LLSN(101), True),
         ),
     )
-    return GetClusterStatusReply(
+    return ClusterStatus(
         view,
         (
             NodeHealth(NodeID(1), True, msgspec.structs.replace(STATUS, replicas=(replica,), units=())),
@@ -97,7 +96,7 @@ class _Admin:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def status(self) -> GetClusterStatusReply:
+    async def status(self) -> ClusterStatus:
         self.asked += 1
         if self.asked == 2:
             raise Unavailable("the manager gave no answer")

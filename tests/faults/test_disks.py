@@ -15,15 +15,14 @@ from tests.faults.helpers import check_story, first_stream
 from varlog import aio
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import DISK_RESERVE_BYTES, KIB
-from varlog.model.status import ReplicaStatus
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus, ReplicaStatus
 from varlog.testing.cluster_under_load import TOPIC, WAIT_TIMEOUT_S, ClusterUnderLoad, process_of
 from varlog.testing.faulty_disk import NoSmallDisk, SmallDisk
 
 pytestmark = pytest.mark.process
 
 
-def replicas_on(seen: GetClusterStatusReply, node: NodeID) -> list[ReplicaStatus]:
+def replicas_on(seen: ClusterStatus, node: NodeID) -> list[ReplicaStatus]:
     return [
         replica
         for health in seen.nodes

@@ -68,8 +68,9 @@ def test_a_manager_that_outlives_the_metadata_reports_another_cluster() -> None:
         cluster._metadata = MemoryMetadata()
         cluster.repository.boot()
         await asyncio.sleep(20.0)
-        status = await cluster.ask("mc:7101", m.GetClusterStatus())
-        assert isinstance(status, m.GetClusterStatusReply)
+        reply = await cluster.ask("mc:7101", m.GetClusterStatus())
+        assert isinstance(reply, m.GetClusterStatusReply)
+        status = reply.status
         assert sum(event.kind is EventKind.REPOSITORY_CHANGED for event in status.events) == 1
         assert not cluster.complaints
 

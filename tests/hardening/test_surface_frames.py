@@ -26,6 +26,7 @@ from varlog.client.connect import connect_admin
 from varlog.model.batch import Buffer, pack
 from varlog.model.ids import ClusterID, LogStreamID, ProducerID
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX, KIB, MIB, UNKNOWN_PEER_FRAME_BYTES_MAX
+from varlog.model.status import ClusterStatus
 from varlog.proxy.metrics import ClusterCollector
 from varlog.rpc.codec import encode, number_of
 from varlog.rpc.connection_limits import ConnectionGuard, ConnectionLimits
@@ -41,7 +42,7 @@ from varlog.rpc.framing import (
     MalformedFrame,
     frame_head,
 )
-from varlog.rpc.messages import Append, Done, GetClusterStatusReply, Message
+from varlog.rpc.messages import Append, Done, Message
 from varlog.rpc.tcp import TcpServer, TcpTransport, split_address
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.logging import LineLimit
@@ -469,7 +470,7 @@ def test_corrupt_frames_of_nodes_repository_and_manager_are_a_metric(monkeypatch
         SimTransport, "corrupt_frames", property(lambda self: counted.get(self._process.host, 0))
     )
 
-    async def story() -> GetClusterStatusReply:
+    async def story() -> ClusterStatus:
         cluster = SimCluster(nodes=2, replicas=2)
         cluster.start()
         log = await cluster.log(create=True)

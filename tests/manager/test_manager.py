@@ -328,8 +328,9 @@ def test_status_tells_who_is_alive_and_how_replicas_are() -> None:
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         await cluster.nodes[2].stop()
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
         assert [(node.node, node.alive) for node in status.nodes] == [(1, True), (2, False), (3, True)]
         assert status.nodes[0].status is not None and len(status.nodes[0].status.replicas) == 1
         assert [mark.high_watermark for mark in status.tails] == [0]
@@ -357,8 +358,10 @@ def test_status_tells_how_far_named_readers_are() -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         members = cluster.repository.members
         cluster.repository.members, reader = set_reader(members, TopicID(1), "nightly", GLSN(0), GLSN(0))
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply) and status.readers == (reader,)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
+        assert status.readers == (reader,)
 
     run(story)
 

@@ -21,12 +21,20 @@ from varlog.model.events import Event, EventKind
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus, UnitStatus
+from varlog.model.status import (
+    ClusterStatus,
+    NodeHealth,
+    NodeStatus,
+    ReplicaState,
+    ReplicaStatus,
+    SyncState,
+    SyncStatus,
+    UnitStatus,
+)
 from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status_publisher import rfc3339, status_document, traffic_sample
 from varlog.proxy.wire import StatusOut
-from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)
 ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
@@ -53,7 +61,7 @@ def node(number: NodeID, *, replicas: tuple[ReplicaStatus, ...], units: tuple[Un
     return NodeHealth(number, True, status)
 
 
-def seen() -> GetClusterStatusReply:
+def seen() -> ClusterStatus:
     """Node 3 is away; the replica on node 2 lags; the chain has node 1 alone."""
     chain = Chain(SEQUENCED, (ONE,), (TWO, THREE))
     projection = Projection(
@@ -73,7 +81,7 @@ def seen() -> GetClusterStatusReply:
         sequencers=(SEQUENCER,),
     )
     syncing = SyncStatus(SyncState.IN_PROGRESS, ONE, LLSN(51), LLSN(101))
-    return GetClusterStatusReply(
+    return ClusterStatus(
         view,
         (
             node(ONE, replicas=(replica(101),), units=(unit(20),)),
@@ -213,7 +221,7 @@ def test_stopped_topics_evidence_foreign_data_and_repository_errors_are_shown() 
     assert told_by["varlog_repository_errors", ""] == 1
 
 
-def _samples(changed: GetClusterStatusReply) -> Iterator[tuple[tuple[str, str], float]]:
+def _samples(changed: ClusterStatus) -> Iterator[tuple[tuple[str, str], float]]:
     """By name and first label, the largest."""
     found: dict[tuple[str, str], float] = {}
     for metric in ClusterCollector(changed, NOW_US).collect():

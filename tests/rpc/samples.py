@@ -22,7 +22,16 @@ from varlog.model.events import Event, EventKind
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
-from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus, UnitStatus
+from varlog.model.status import (
+    ClusterStatus,
+    NodeHealth,
+    NodeStatus,
+    ReplicaState,
+    ReplicaStatus,
+    SyncState,
+    SyncStatus,
+    UnitStatus,
+)
 from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
 from varlog.rpc.error_codes import ERROR_CODES
@@ -210,13 +219,15 @@ MESSAGES: list[Message] = [
     m.AdminUnsealStream(LogStreamID(5)),
     m.GetClusterStatus(),
     m.GetClusterStatusReply(
-        VIEW,
-        (m.NodeHealth(NodeID(1), True, STATUS), m.NodeHealth(NodeID(2), False, None, 2.5)),
-        (MARK,),
-        (Event(EventKind.NODE_AWAY, 0, LogStreamID(5), node=NodeID(2), reason="node 2 is away"),),
-        (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(5)),),
-        (NodeID(2),),
-        (READER,),
+        ClusterStatus(
+            VIEW,
+            (NodeHealth(NodeID(1), True, STATUS), NodeHealth(NodeID(2), False, None, 2.5)),
+            (MARK,),
+            (Event(EventKind.NODE_AWAY, 0, LogStreamID(5), node=NodeID(2), reason="node 2 is away"),),
+            (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(5)),),
+            (NodeID(2),),
+            (READER,),
+        ),
     ),
     m.AdminReplaceReplica(LogStreamID(5), NodeID(1), NodeID(2)),
     m.AdminSyncReplica(LogStreamID(5), NodeID(1)),

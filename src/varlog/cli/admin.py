@@ -13,8 +13,7 @@ from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOp
 
 if TYPE_CHECKING:
     from varlog.model.cluster import LogStream
-    from varlog.model.status import SyncStatus
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus, SyncStatus
 
 node = typer.Typer(no_args_is_help=True, help="Storage nodes: list, add, remove.")
 stream = typer.Typer(no_args_is_help=True, help="Log streams: list, add, seal, unseal, sync, replace.")
@@ -25,7 +24,7 @@ SYNC_LOOK_S = 0.5
 _Stream = Annotated[int, typer.Argument(help="The log stream's number, as in `varlog stream list`.")]
 
 
-async def _status(where: Target) -> GetClusterStatusReply:
+async def _status(where: Target) -> ClusterStatus:
     async with where.admin() as admin:
         return await admin.status()
 

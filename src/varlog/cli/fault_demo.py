@@ -32,7 +32,7 @@ from varlog.localcluster.wait import all_run, make_topic, wait_until
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import sentence
-from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
+from varlog.model.status import ClusterStatus, NodeHealth
 
 TOPIC = "demo"
 # Two streams of two replicas on four nodes share no node, so that one of them accepts appends whatever is killed.
@@ -236,7 +236,7 @@ class FaultDemo:
         return entries
 
 
-def _processes(supervisor: Supervisor, seen: GetClusterStatusReply, leader: str) -> list[ProcessLine]:
+def _processes(supervisor: Supervisor, seen: ClusterStatus, leader: str) -> list[ProcessLine]:
     """Each process; a storage node with the states of its replicas."""
     pids = supervisor.pids()
     states = {leader: "leads"} | {

@@ -16,7 +16,7 @@ from varlog.runtime.logging import escaped
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus
 
 WATCH_S = 1.0
 INTERRUPTED = 130
@@ -44,7 +44,7 @@ def status(
         raise typer.Exit(FAILED)
 
 
-async def _status(where: Target) -> GetClusterStatusReply:
+async def _status(where: Target) -> ClusterStatus:
     async with where.admin() as admin:
         return await admin.status()
 
@@ -74,7 +74,7 @@ async def _watch(where: Target, as_json: bool) -> None:
             live.update(Group(*_shown(seen)), refresh=True)
 
 
-async def _looks(where: Target) -> AsyncIterator[GetClusterStatusReply | str]:
+async def _looks(where: Target) -> AsyncIterator[ClusterStatus | str]:
     """One a second; a sentence where nobody answers. The first must succeed."""
     from varlog.model.errors import VarlogError
 
@@ -88,7 +88,7 @@ async def _looks(where: Target) -> AsyncIterator[GetClusterStatusReply | str]:
                 yield str(error)
 
 
-def _shown(seen: GetClusterStatusReply | str) -> list[RenderableType]:
+def _shown(seen: ClusterStatus | str) -> list[RenderableType]:
     from rich.text import Text
 
     shown: list[RenderableType] = [f"no answer: {seen}"] if isinstance(seen, str) else parts(seen)

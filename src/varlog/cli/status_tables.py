@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
+    from varlog.model.status import ClusterStatus, NodeHealth
 
 EVENTS_SHOWN = 10
 
 
-def parts(seen: GetClusterStatusReply) -> list[RenderableType]:
+def parts(seen: ClusterStatus) -> list[RenderableType]:
     """Everything, from top to bottom; what is empty is left out."""
     view = seen.view
     found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
@@ -65,7 +65,7 @@ def parts(seen: GetClusterStatusReply) -> list[RenderableType]:
     return found
 
 
-def stopped_lines(seen: GetClusterStatusReply) -> list[str]:
+def stopped_lines(seen: ClusterStatus) -> list[str]:
     """Topics that a storage node knows better than the repository, or of which nodes are missed: an operator must act."""
     return [
         f"STOPPED: topic {topic.name}: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
@@ -74,7 +74,7 @@ def stopped_lines(seen: GetClusterStatusReply) -> list[str]:
     ]
 
 
-def evidence_lines(seen: GetClusterStatusReply) -> list[str]:
+def evidence_lines(seen: ClusterStatus) -> list[str]:
     """Replicas that contradict the repository: nothing rebuilds, cuts or removes them."""
     return [
         f"EVIDENCE: log stream {log_stream} on node {node} contradicts the metadata repository and is left as it is: {why}"
@@ -88,7 +88,7 @@ def print_parts(found: Sequence[RenderableType]) -> None:
         console.print(escaped(part) if isinstance(part, str) else part, markup=False)
 
 
-def nodes_table(seen: GetClusterStatusReply) -> Table:
+def nodes_table(seen: ClusterStatus) -> Table:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
     rows = []
@@ -129,7 +129,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def topics_table(seen: GetClusterStatusReply) -> Table:
+def topics_table(seen: ClusterStatus) -> Table:
     marks = {mark.topic: mark for mark in seen.tails}
     rows = []
     for topic in seen.view.topics:
@@ -143,7 +143,7 @@ def topics_table(seen: GetClusterStatusReply) -> Table:
     return make_table("", columns[:shown], [row[:shown] for row in rows])
 
 
-def stream_tables(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> list[Table]:
+def stream_tables(seen: ClusterStatus, streams: Sequence[LogStream]) -> list[Table]:
     """Each ordering by itself: their streams have other parts. What there is none of is left out."""
     sequenced = [found for found in streams if is_sequenced(seen.view, found)]
     committed = [found for found in streams if not is_sequenced(seen.view, found)]
@@ -151,7 +151,7 @@ def stream_tables(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> 
     return [*tables, chains_table(seen, sequenced)] if sequenced else tables
 
 
-def streams_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
+def streams_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
     """Of committed topics."""
     rows = []
     for found in streams:
@@ -182,7 +182,7 @@ class ReaderLag(TypedDict):
     updated_us: int
 
 
-def reader_lags(seen: GetClusterStatusReply) -> list[ReaderLag]:
+def reader_lags(seen: ClusterStatus) -> list[ReaderLag]:
     now_us = time.time_ns() // 1000
     return [reader_lag(seen.view, seen.tails, found, now_us=now_us) for found in seen.readers]
 
@@ -228,12 +228,12 @@ def _age_s(now_us: int, then_us: int) -> float:
 # --- what the manager does ------------------------------------------------------------------------------------
 
 
-def waits_table(seen: GetClusterStatusReply) -> Table:
+def waits_table(seen: ClusterStatus) -> Table:
     rows = [(wait.log_stream, sentence(wait)) for wait in seen.waits]
     return make_table("", ("stream", "what the manager does, or waits for"), rows)
 
 
-def events_table(seen: GetClusterStatusReply) -> Table:
+def events_table(seen: ClusterStatus) -> Table:
     rows = [
         (f"{_local(event.time_us):%H:%M:%S}", event.log_stream or "", sentence(event))
         for event in seen.events[-EVENTS_SHOWN:]
@@ -248,7 +248,7 @@ def _local(time_us: int) -> datetime:
 # --- replicas -------------------------------------------------------------------------------------------------
 
 
-def streams_named(seen: GetClusterStatusReply, topic: str) -> tuple[LogStream, ...]:
+def streams_named(seen: ClusterStatus, topic: str) -> tuple[LogStream, ...]:
     """The streams of the topic with this name; an unknown one ends the command."""
     found = seen.view.topic_named(topic)
     if found is None:
@@ -269,7 +269,7 @@ def _replica_text(number: int, status: ReplicaStatus | None) -> str:
     return f"{number}:{status.state}" + (f" ({'; '.join(said)})" if said else "")
 
 
-def status_json(seen: GetClusterStatusReply) -> dict[str, object]:
+def status_json(seen: ClusterStatus) -> dict[str, object]:
     """For programs: everything, the readers with their lag, and what to raise an alarm on: the log streams that have one copy left,
     the topics that are stopped, nodes with a slow disk (milliseconds per write), replicas that contradict the repository, and data
     of other clusters (log streams by node)."""
@@ -289,7 +289,7 @@ def status_json(seen: GetClusterStatusReply) -> dict[str, object]:
     }
 
 
-def stream_json(seen: GetClusterStatusReply, found: LogStream) -> dict[str, object]:
+def stream_json(seen: ClusterStatus, found: LogStream) -> dict[str, object]:
     """For programs."""
     told = {name: getattr(found, name) for name in found.__struct_fields__}
     sequenced = is_sequenced(seen.view, found)
@@ -304,7 +304,7 @@ NO_REDUNDANCY = "NO REDUNDANCY"
 # --- tables -------------------------------------------------------------------------------------------------------------
 
 
-def projections_table(seen: GetClusterStatusReply) -> Table:
+def projections_table(seen: ClusterStatus) -> Table:
     """One row a sequenced topic: its epoch, who gives its positions, how they lie."""
     rows: list[tuple[object, ...]] = []
     for topic in seen.view.topics:
@@ -341,7 +341,7 @@ def sequencer_text(view: ClusterView, projection: Projection) -> str:
     return f"{found.address} (gone)"
 
 
-def chains_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
+def chains_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
     """One row a log stream of a sequenced topic."""
     rows = []
     for found in streams:
@@ -357,7 +357,7 @@ def chains_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> T
     return make_table("", columns, rows)
 
 
-def member_text(seen: GetClusterStatusReply, found: LogStream, number: int) -> str:
+def member_text(seen: ClusterStatus, found: LogStream, number: int) -> str:
     chain, status = chain_of(seen.view, found), unit_statuses(seen, found)[number]
     away = chain is None or number not in chain.nodes
     if status is None:
@@ -383,7 +383,7 @@ def percent(sync: SyncStatus) -> str:
     return f"{synced_percent(sync)} %"
 
 
-def thin_lines(seen: GetClusterStatusReply, topic: int | None = None) -> list[str]:
+def thin_lines(seen: ClusterStatus, topic: int | None = None) -> list[str]:
     """What nobody may overlook: log streams with one copy left, of one topic or of all."""
     return [
         f"{NO_REDUNDANCY}: log stream {chain.log_stream} has one copy left, on node {chain.head}; "
@@ -397,7 +397,7 @@ def thin_lines(seen: GetClusterStatusReply, topic: int | None = None) -> list[st
 # --- one topic ----------------------------------------------------------------------------------------------------------
 
 
-def units_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
+def units_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
     """One row a log unit of a sequenced topic, head first."""
     rows: list[tuple[object, ...]] = []
     for found in streams:
@@ -426,7 +426,7 @@ def units_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Ta
     return make_table("", columns, rows)
 
 
-def projection_lines(seen: GetClusterStatusReply, topic: Topic) -> list[str]:
+def projection_lines(seen: ClusterStatus, topic: Topic) -> list[str]:
     """A sequenced topic's projection in words."""
     projection = seen.view.projection(topic.topic)
     if projection is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from varlog.client.admin import Admin
     from varlog.client.log import Log
     from varlog.embedded import EmbeddedCluster
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus
 
 DEFAULT_CLUSTER = "127.0.0.1:7100"
 CLUSTER_VARIABLE = "VARLOG_CLUSTER"
@@ -136,7 +136,7 @@ async def _wait_running(admin: Admin) -> None:
         pass  # it is shown as it is
 
 
-def _all_run(seen: GetClusterStatusReply) -> bool:
+def _all_run(seen: ClusterStatus) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced
     from varlog.model.cluster import StreamState
     from varlog.model.status import ReplicaState

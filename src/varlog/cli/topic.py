@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from varlog.model.cluster import LogStream, Topic
     from varlog.model.commit import OrderAdoption
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus
 
 topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete, adopt-order.")
 
@@ -141,7 +141,7 @@ def describe(
         print_parts(["", _replicas_table(seen, streams)])
 
 
-def _replicas_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
+def _replicas_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
     rows = []
     for found in streams:
         for number, status in replica_statuses(seen, found).items():
@@ -276,12 +276,12 @@ def _range(begin: int, end: int) -> str:
     return str(begin) if end - begin == 1 else f"{begin} to {end - 1}"
 
 
-async def _status(where: Target) -> GetClusterStatusReply:
+async def _status(where: Target) -> ClusterStatus:
     async with where.admin() as admin:
         return await admin.status()
 
 
-def _topic_json(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
+def _topic_json(seen: ClusterStatus, found: Topic) -> dict[str, object]:
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     return {
         "name": found.name,
@@ -295,12 +295,12 @@ def _topic_json(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     } | (_projection_json(seen, found) if found.sequenced else {})
 
 
-def _projection_json(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
+def _projection_json(seen: ClusterStatus, found: Topic) -> dict[str, object]:
     projection = seen.view.projection(found.topic)
     return {"stripe_size": found.stripe_size, "grouping": str(found.grouping), "projection": projection}
 
 
-def _positions_text(seen: GetClusterStatusReply, name: str) -> str:
+def _positions_text(seen: ClusterStatus, name: str) -> str:
     found = next(found for found in seen.view.topics if found.name == name)
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     begun = "" if found.first == FIRST_GLSN else f", the first was {found.first}"

@@ -24,7 +24,7 @@ from varlog.model.commit import OrderAdoption, TopicMark
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
 from varlog.model.lsn import FIRST_GLSN, GLSN
-from varlog.model.status import SyncStatus
+from varlog.model.status import ClusterStatus, SyncStatus
 from varlog.rpc.messages import (
     AddNode,
     AddStream,
@@ -220,9 +220,9 @@ class Admin:
         await self._routing.refresh(self._timeout_s)
         return self._routing.repository.address
 
-    async def status(self) -> GetClusterStatusReply:
+    async def status(self) -> ClusterStatus:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
-        return await self._manager(GetClusterStatus(), GetClusterStatusReply)
+        return (await self._manager(GetClusterStatus(), GetClusterStatusReply)).status
 
     async def _topic(self, name: str) -> Topic:
         found = (await self.view()).topic_named(name)

@@ -31,7 +31,7 @@ from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus
 from varlog.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class Admin(_Blocking):
         """What the metadata repository knows."""
         return self._run(self._admin.view())
 
-    def status(self) -> GetClusterStatusReply:
+    def status(self) -> ClusterStatus:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
         return self._run(self._admin.status())
 

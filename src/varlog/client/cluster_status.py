@@ -11,10 +11,10 @@ from varlog.model.projection import Chain
 from varlog.model.status import NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
 
 if TYPE_CHECKING:
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus
 
 
-def node_statuses(seen: GetClusterStatusReply) -> dict[int, NodeStatus]:
+def node_statuses(seen: ClusterStatus) -> dict[int, NodeStatus]:
     """Of those that answer."""
     return {health.node: health.status for health in seen.nodes if health.alive and health.status is not None}
 
@@ -24,7 +24,7 @@ def held_by(status: NodeStatus) -> list[ReplicaStatus | UnitStatus]:
     return [*status.replicas, *status.units]
 
 
-def slow_nodes(seen: GetClusterStatusReply) -> dict[NodeID, float]:
+def slow_nodes(seen: ClusterStatus) -> dict[NodeID, float]:
     """Those whose disk takes much longer for a write than the disks of the others, and how long it takes, in seconds (the mean of
     the last seconds). Appends wait for the slowest replica of their log stream."""
     return traffic.slow_nodes(
@@ -35,13 +35,13 @@ def slow_nodes(seen: GetClusterStatusReply) -> dict[NodeID, float]:
     )
 
 
-def foreign_on(seen: GetClusterStatusReply, status: NodeStatus) -> list[int]:
+def foreign_on(seen: ClusterStatus, status: NodeStatus) -> list[int]:
     """The log streams whose data on this node belong to another cluster: nothing reads or removes them."""
     ours = (NO_UUID, seen.view.uuid)
     return [held.log_stream for held in held_by(status) if held.cluster_uuid not in ours]
 
 
-def evidence_in(seen: GetClusterStatusReply) -> list[tuple[int, int, str]]:
+def evidence_in(seen: ClusterStatus) -> list[tuple[int, int, str]]:
     """(log stream, node, why) of each replica that contradicts the metadata repository, and is therefore left as it is."""
     return [
         (replica.log_stream, node, replica.evidence)
@@ -59,7 +59,7 @@ def is_sequenced(view: ClusterView, found: LogStream) -> bool:
 # --- committed topics ---------------------------------------------------------------------------------------------------
 
 
-def replica_statuses(seen: GetClusterStatusReply, found: LogStream) -> dict[int, ReplicaStatus | None]:
+def replica_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, ReplicaStatus | None]:
     """What each replica's node said of it; None where it did not."""
     said = {health.node: health.status for health in seen.nodes if health.alive}
     statuses: dict[int, ReplicaStatus | None] = {}
@@ -80,7 +80,7 @@ def chain_of(view: ClusterView, found: LogStream) -> Chain | None:
     return next((chain for chain in chains if chain.log_stream == found.log_stream), None)
 
 
-def unit_statuses(seen: GetClusterStatusReply, found: LogStream) -> dict[int, UnitStatus | None]:
+def unit_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, UnitStatus | None]:
     """What each member's node said of its log unit, in the order of the chain, those that are away last; None where it did
     not."""
     said = node_statuses(seen)
@@ -106,7 +106,7 @@ def role(chain: Chain | None, node: int) -> str:
     return "tail" if node == chain.tail else "middle"
 
 
-def chain_is_whole(seen: GetClusterStatusReply, found: LogStream) -> bool:
+def chain_is_whole(seen: ClusterStatus, found: LogStream) -> bool:
     """Nobody is away, every unit says that it serves in the projection's epoch, and the sequencer is the one that is there."""
     projection, chain = seen.view.projection(found.topic), chain_of(seen.view, found)
     if projection is None or chain is None or chain.away:

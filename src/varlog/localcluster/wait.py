@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from varlog.client.admin import Admin
     from varlog.localcluster.plan import ClusterPlan
     from varlog.model.cluster import LogStream
-    from varlog.rpc.messages import GetClusterStatusReply
+    from varlog.model.status import ClusterStatus
 
 READY_TIMEOUT_S = 60.0
 STREAMS_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ async def all_run(admin: Admin) -> None:
         await asyncio.sleep(0.05)
 
 
-def runs_whole(seen: GetClusterStatusReply) -> bool:
+def runs_whole(seen: ClusterStatus) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
     from varlog.model.cluster import StreamState
     from varlog.model.status import ReplicaState
@@ -140,7 +140,7 @@ async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
         ) from None
 
 
-def _not_running(seen: GetClusterStatusReply) -> list[int]:
+def _not_running(seen: ClusterStatus) -> list[int]:
     from varlog.model.cluster import StreamState
 
     return [found.log_stream for found in seen.view.streams if found.state is not StreamState.RUNNING]

@@ -13,6 +13,7 @@ from varlog.model.commit import TopicMark
 from varlog.model.errors import VarlogError
 from varlog.model.events import Event
 from varlog.model.lsn import GLSN
+from varlog.model.status import ClusterStatus, NodeHealth
 from varlog.reconfiguration.rules import Answer, slow_tail
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
@@ -50,7 +51,7 @@ class StatusService:
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.GetTailReply)
             tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
         health = tuple(
-            messages.NodeHealth(
+            NodeHealth(
                 node.node,
                 node.node in snapshot.nodes,
                 snapshot.nodes.get(node.node),
@@ -59,7 +60,7 @@ class StatusService:
             )
             for node in snapshot.view.nodes
         )
-        return messages.GetClusterStatusReply(
+        status = ClusterStatus(
             snapshot.view,
             health,
             tuple(tails),
@@ -71,6 +72,7 @@ class StatusService:
             snapshot.repository_corrupt_frames,
             self._transport.corrupt_frames,
         )
+        return messages.GetClusterStatusReply(status)
 
     async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:
         """What its sequencer has given last; without one, the newest position that a unit holds."""

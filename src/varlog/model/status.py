@@ -6,7 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
+from varlog.model.cluster import ClusterView, NamedReader
+from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
+from varlog.model.events import Event
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
@@ -118,3 +121,31 @@ class NodeStatus(msgspec.Struct, frozen=True):
     largest_topic: TopicID = TopicID(0)
     largest_log_stream: LogStreamID = LogStreamID(0)
     corrupt_frames: int = 0
+
+
+class NodeHealth(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A storage node as the manager sees it. `away_s`: for how long it has not answered, or not with an answer that counts; `why`:
+    how the last request failed."""
+
+    node: NodeID
+    alive: bool
+    status: NodeStatus | None
+    away_s: float = 0.0
+    why: str = ""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The whole cluster as its manager sees it. `waits`: for each stream that does not run, what the manager does or waits for.
+    `events`: the newest ones, oldest first. `readers`: the first ones by topic and name, if there are very many. `complaints`,
+    `repository_corrupt_frames`: see GetViewReply."""
+
+    view: ClusterView
+    nodes: tuple[NodeHealth, ...]
+    tails: tuple[TopicMark, ...]
+    waits: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
+    suspects: tuple[NodeID, ...] = ()
+    readers: tuple[NamedReader, ...] = ()
+    complaints: tuple[str, ...] = ()
+    repository_corrupt_frames: int = 0
+    manager_corrupt_frames: int = 0

@@ -17,7 +17,7 @@ from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
 from varlog.model.errors import InvalidRequest, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, TopicID, check_topic_name
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus
 from varlog.runtime.environment import system_environment
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Gateway:
         self._backend = backend
         self._admin: _Shared[Admin] | None = None
         self._logs: dict[str, _Shared[tuple[Log, TopicID]]] = {}
-        self._status: _Shared[tuple[GetClusterStatusReply, float]] | None = None
+        self._status: _Shared[tuple[ClusterStatus, float]] | None = None
 
     async def start(self) -> None:
         """StartupError says what is in the way. A cluster that cannot be reached yet is not."""
@@ -196,7 +196,7 @@ class Gateway:
             if (opened := shared.result) is not None:
                 await opened[0].close()
 
-    async def status(self) -> GetClusterStatusReply:
+    async def status(self) -> ClusterStatus:
         """The cluster as its manager sees it, at most `STATUS_FRESH_S` old; concurrent callers share one request."""
         shared, now = self._status, asyncio.get_running_loop().time()
         stale = (
@@ -210,7 +210,7 @@ class Gateway:
         """The cluster was changed through this gateway: later requests get a new status."""
         self._status = None
 
-    async def _ask_status(self) -> tuple[GetClusterStatusReply, float]:
+    async def _ask_status(self) -> tuple[ClusterStatus, float]:
         asked = asyncio.get_running_loop().time()
         return await (await self.admin()).status(), asked
 

@@ -15,13 +15,12 @@ from prometheus_client.registry import Collector
 
 from varlog.client.cluster_status import held_by, node_statuses
 from varlog.model.errors import VarlogError
-from varlog.model.status import NodeStatus
+from varlog.model.status import ClusterStatus, NodeStatus
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 from varlog.proxy.dependencies import GatewayDependency, MetersDependency
 from varlog.proxy.rate_rules import merged_buckets
 from varlog.proxy.status_publisher import status_document
 from varlog.proxy.wire import LogStreamOut, StatusOut
-from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.environment import system_environment
 from varlog.runtime.logging import get_logger, logfmt
 
@@ -54,7 +53,7 @@ async def metrics(gateway: GatewayDependency, meters: MetersDependency) -> Respo
 class ClusterCollector(Collector):
     """One status of the cluster as Prometheus metrics."""
 
-    def __init__(self, seen: GetClusterStatusReply | None, now_us: int) -> None:
+    def __init__(self, seen: ClusterStatus | None, now_us: int) -> None:
         self._seen = seen
         self._now_us = now_us
 
@@ -160,7 +159,7 @@ def _latencies(done: dict[str, list[Traffic]]) -> Metric:
     return family
 
 
-def _corrupt_frames(seen: GetClusterStatusReply) -> Metric:
+def _corrupt_frames(seen: ClusterStatus) -> Metric:
     family = CounterMetricFamily(
         "varlog_corrupt_frames",
         "Frames received with a wrong checksum since the process started.",

@@ -22,7 +22,15 @@ from varlog.client.cluster_status import (
 from varlog.model.cluster import LogStream, Topic
 from varlog.model.events import Event, sentence
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.status import NodeStatus, ReplicaStatus, SyncState, SyncStatus, UnitStatus
+from varlog.model.status import (
+    ClusterStatus,
+    NodeHealth,
+    NodeStatus,
+    ReplicaStatus,
+    SyncState,
+    SyncStatus,
+    UnitStatus,
+)
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.rate_rules import ClusterRates, Rate, RateMeter, TrafficSample
 from varlog.proxy.wire import (
@@ -37,7 +45,6 @@ from varlog.proxy.wire import (
     SyncOut,
     TopicOut,
 )
-from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 from varlog.runtime.environment import Clock, system_environment
 
 
@@ -56,7 +63,7 @@ class StatusPublisher:
         self._gateway = gateway
         self._clock = clock or system_environment().clock
         self._meter = RateMeter()
-        self._newest: tuple[GetClusterStatusReply, StatusSnapshot] | None = None
+        self._newest: tuple[ClusterStatus, StatusSnapshot] | None = None
 
     async def snapshot(self) -> StatusSnapshot:
         """The status now, or a moment ago. Raises what keeps the manager from answering."""
@@ -65,13 +72,13 @@ class StatusPublisher:
             self._newest = (seen, self._make_snapshot(seen))
         return self._newest[1]
 
-    def _make_snapshot(self, seen: GetClusterStatusReply) -> StatusSnapshot:
+    def _make_snapshot(self, seen: ClusterStatus) -> StatusSnapshot:
         self._meter.add(traffic_sample(seen, asyncio.get_running_loop().time()))
         status = status_document(seen, self._meter.rates(), self._clock.wall_us())
         return StatusSnapshot(status, status.model_dump_json().encode())
 
 
-def traffic_sample(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
+def traffic_sample(seen: ClusterStatus, at_s: float) -> TrafficSample:
     """The counters of a status."""
     said = node_statuses(seen)
     return TrafficSample(
@@ -86,13 +93,13 @@ def traffic_sample(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
     )
 
 
-def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
+def writer_of(seen: ClusterStatus, found: LogStream) -> NodeID:
     """The node whose appends count as the stream's: the primary acknowledges, and the head of a chain gets every entry."""
     chain = chain_of(seen.view, found)
     return chain.head if chain is not None else found.primary
 
 
-def status_document(seen: GetClusterStatusReply, rates: ClusterRates | None, now_us: int) -> StatusOut:
+def status_document(seen: ClusterStatus, rates: ClusterRates | None, now_us: int) -> StatusOut:
     view = seen.view
     waits = {wait.log_stream: wait for wait in seen.waits}
     return StatusOut(
@@ -131,7 +138,7 @@ def rfc3339(time_us: int) -> str:
 # --- nodes and topics ---------------------------------------------------------------------------------------------------
 
 
-def _nodes(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[NodeOut]:
+def _nodes(seen: ClusterStatus, rates: ClusterRates | None) -> list[NodeOut]:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
     rows = []
@@ -186,7 +193,7 @@ def _remedy(topic: Topic) -> str:
     )
 
 
-def _topics(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[TopicOut]:
+def _topics(seen: ClusterStatus, rates: ClusterRates | None) -> list[TopicOut]:
     marks = {mark.topic: mark for mark in seen.tails}
     rows = []
     for topic in seen.view.topics:
@@ -211,9 +218,7 @@ def _topics(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[Top
 # --- log streams --------------------------------------------------------------------------------------------------------
 
 
-def log_stream_row(
-    seen: GetClusterStatusReply, found: LogStream, waits: Mapping[LogStreamID, Event]
-) -> LogStreamOut:
+def log_stream_row(seen: ClusterStatus, found: LogStream, waits: Mapping[LogStreamID, Event]) -> LogStreamOut:
     sequenced = is_sequenced(seen.view, found)
     replicas = _units(seen, found) if sequenced else _replicas(seen, found)
     topic, chain = seen.view.topic(found.topic), chain_of(seen.view, found)
@@ -237,7 +242,7 @@ def log_stream_row(
     )
 
 
-def _replicas(seen: GetClusterStatusReply, found: LogStream) -> list[ReplicaOut]:
+def _replicas(seen: ClusterStatus, found: LogStream) -> list[ReplicaOut]:
     statuses = replica_statuses(seen, found)
     alive = node_statuses(seen)
     furthest = _most(said.committed_end for said in statuses.values() if said is not None)
@@ -255,7 +260,7 @@ def _replicas(seen: GetClusterStatusReply, found: LogStream) -> list[ReplicaOut]
     ]
 
 
-def _units(seen: GetClusterStatusReply, found: LogStream) -> list[ReplicaOut]:
+def _units(seen: ClusterStatus, found: LogStream) -> list[ReplicaOut]:
     statuses = unit_statuses(seen, found)
     alive, chain = node_statuses(seen), chain_of(seen.view, found)
     ends = {node: said.newest + 1 for node, said in statuses.items() if said is not None}
@@ -320,7 +325,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 # --- readers, rates -----------------------------------------------------------------------------------------------------
 
 
-def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
+def reader_rows(seen: ClusterStatus, now_us: int) -> list[ReaderOut]:
     newest = {mark.topic: mark.high_watermark for mark in seen.tails}
     rows = []
     for found in seen.readers:

@@ -23,7 +23,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
 from varlog.model.limits import SEGMENT_BYTES
 from varlog.model.projection import Chain
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import system_environment
@@ -90,7 +90,7 @@ class ClusterUnderLoad:
     async def streams(self) -> tuple[LogStream, ...]:
         return (await self.view()).streams
 
-    async def wait_status(self, there: Callable[[GetClusterStatusReply], bool]) -> GetClusterStatusReply:
+    async def wait_status(self, there: Callable[[ClusterStatus], bool]) -> ClusterStatus:
         """Until what the manager says of the cluster is as it should be."""
         async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
             while True:
@@ -105,7 +105,7 @@ class ClusterUnderLoad:
     async def wait_sealed(self, log_stream: int) -> None:
         """Until the repository has sealed the stream: from then on appends to it go elsewhere."""
 
-        def sealed(seen: GetClusterStatusReply) -> bool:
+        def sealed(seen: ClusterStatus) -> bool:
             found = [one for one in seen.view.streams if one.log_stream == log_stream]
             return all(one.state is StreamState.SEALED for one in found)
 
@@ -118,7 +118,7 @@ class ClusterUnderLoad:
     async def wait_without(self, *nodes: NodeID) -> None:
         """Until no chain of a sequenced topic needs any of these nodes: from then on appends go on without them."""
 
-        def without(seen: GetClusterStatusReply) -> bool:
+        def without(seen: ClusterStatus) -> bool:
             chains = [chain for projection in seen.view.projections for chain in projection.chains]
             return bool(chains) and not any(node in chain.nodes for chain in chains for node in nodes)
 
@@ -272,13 +272,13 @@ def process_of(node: NodeID) -> str:
     return f"vsn-{node}"
 
 
-def _all_told(seen: GetClusterStatusReply) -> bool:
+def _all_told(seen: ClusterStatus) -> bool:
     """Every node that has something of a stream says what."""
     told = {health.node for health in seen.nodes if health.status is not None}
     return all(node in told for stream in seen.view.streams for node in stream.replicas)
 
 
-def _registered(seen: GetClusterStatusReply) -> list[tuple[int, NodeID, Path]]:
+def _registered(seen: ClusterStatus) -> list[tuple[int, NodeID, Path]]:
     """Stream, node and directory of each replica that the repository knows."""
     statuses = {health.node: health.status for health in seen.nodes if health.status is not None}
     return [
@@ -290,7 +290,7 @@ def _registered(seen: GetClusterStatusReply) -> list[tuple[int, NodeID, Path]]:
     ]
 
 
-def _examine_units(seen: GetClusterStatusReply, history: RealHistory) -> None:
+def _examine_units(seen: ClusterStatus, history: RealHistory) -> None:
     """What each log unit holds on disk."""
     endings = {ending.topic: ending for ending in history.endings}
     for health in seen.nodes:

@@ -78,8 +78,9 @@ def test_a_long_sync_is_followed_and_its_progress_told() -> None:
         replica.end = LLSN(51)
         waits: tuple[Event, ...] = ()
         while not waits or "50 % done" not in waits[0].reason:
-            status = await cluster.ask(messages.GetClusterStatus())
-            assert isinstance(status, messages.GetClusterStatusReply)
+            reply = await cluster.ask(messages.GetClusterStatus())
+            assert isinstance(reply, messages.GetClusterStatusReply)
+            status = reply.status
             waits = status.waits
         assert [(wait.kind, wait.log_stream, wait.node) for wait in waits] == [(EventKind.SYNCING, LS, 3)]
         assert cluster.nodes[3].asked.count("SyncReplica") == 1
@@ -132,8 +133,9 @@ def test_a_replacement_respects_the_limit_of_a_node() -> None:
         await cluster.nodes[old].stop()
 
         async def wait_text() -> str:
-            status = await cluster.ask(messages.GetClusterStatus())
-            assert isinstance(status, messages.GetClusterStatusReply)
+            reply = await cluster.ask(messages.GetClusterStatus())
+            assert isinstance(reply, messages.GetClusterStatusReply)
+            status = reply.status
             return status.waits[0].reason if status.waits else ""
 
         while "no other node has room" not in await wait_text():
@@ -205,8 +207,9 @@ def test_a_full_disk_keeps_the_stream_sealed_until_there_is_room() -> None:
         replica = cluster.nodes[2].replicas[LS]
         replica.full, replica.state = True, ReplicaState.SEALING
         await cluster.wait(lambda: replica.state is ReplicaState.SEALED)
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
         assert (status.waits[0].kind, status.waits[0].node) == (EventKind.DISK_FULL, 2)
         assert cluster.nodes[2].asked[-1] == "SealReplica"
         replica.full = False
@@ -246,8 +249,9 @@ def test_data_of_a_stream_that_the_repository_never_had_is_kept_and_told() -> No
         cluster.nodes[1].replicas[LogStreamID(9)] = held
         cluster.nodes[2].replicas[LogStreamID(9)] = FakeReplica(TopicID(1))
         await cluster.wait(lambda: LogStreamID(9) not in cluster.nodes[2].replicas)
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
         assert cluster.nodes[1].replicas[LogStreamID(9)] is held
         assert sum(event.kind is EventKind.FOREIGN_REPLICA_KEPT for event in status.events) == 1
 
@@ -357,8 +361,10 @@ def test_a_suspicion_wakes_the_manager_at_once() -> None:
         cluster.nodes[2].replicas[LS].state = ReplicaState.SEALING  # nobody says so
         cluster.repository.suspect(NodeID(2))
         await cluster.wait(cluster.all_run, timeout_s=5)
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply) and status.suspects == (2,)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
+        assert status.suspects == (2,)
 
     run(story, heartbeat_s=30.0)
 
@@ -367,8 +373,9 @@ def test_a_broken_connection_wakes_the_manager_at_once_and_a_silent_node_holds_n
     async def story(cluster: FakeCluster) -> None:
         await cluster.nodes[2].stop()
         await cluster.wait(lambda: stream_of(cluster).state is StreamState.SEALED, timeout_s=5)
-        status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.GetClusterStatusReply)
+        reply = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(reply, messages.GetClusterStatusReply)
+        status = reply.status
         assert [(node.alive, node.away_s > 0) for node in status.nodes] == [
             (True, False),
             (False, True),

@@ -40,7 +40,6 @@ from varlog.rpc.messages.manager import (
     DeleteTopic,
     GetClusterStatus,
     GetClusterStatusReply,
-    NodeHealth,
     RemoveNode,
 )
 from varlog.rpc.messages.node import (
@@ -204,7 +203,6 @@ __all__ = [
     "NewLogStreamIDReply",
     "NextTokens",
     "NextTokensReply",
-    "NodeHealth",
     "OpenSession",
     "OpenSessionReply",
     "ProposeProjection",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from varlog.model.cluster import ClusterView, Grouping, NamedReader, Ordering
-from varlog.model.commit import TopicMark
-from varlog.model.events import Event
+from varlog.model.cluster import Grouping, Ordering
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN
-from varlog.model.status import NodeStatus
+from varlog.model.status import ClusterStatus
 from varlog.rpc.messages.base import Message
 
 # --- Manager: operators and clients -> manager --------------------------------------------------------------
@@ -89,28 +87,5 @@ class GetClusterStatus(Message, frozen=True):
     """The view, and what each node said last."""
 
 
-class NodeHealth(Message, frozen=True):
-    """`away_s`: for how long the manager has had no answer from it, or none that counts; `why`: what became of the question."""
-
-    node: NodeID
-    alive: bool
-    status: NodeStatus | None
-    away_s: float = 0.0
-    why: str = ""
-
-
 class GetClusterStatusReply(Message, frozen=True):
-    """`waits`: for each stream that does not run, what the manager does or waits for. `events`: the newest ones, oldest first.
-    `readers`: the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see
-    GetViewReply."""
-
-    view: ClusterView
-    nodes: tuple[NodeHealth, ...]
-    tails: tuple[TopicMark, ...]
-    waits: tuple[Event, ...] = ()
-    events: tuple[Event, ...] = ()
-    suspects: tuple[NodeID, ...] = ()
-    readers: tuple[NamedReader, ...] = ()
-    complaints: tuple[str, ...] = ()
-    repository_corrupt_frames: int = 0
-    manager_corrupt_frames: int = 0
+    status: ClusterStatus

@@ -29,7 +29,7 @@ from varlog.model.cluster import Ordering
 from varlog.model.errors import CorruptBatch, StartupError, Unavailable, VarlogError
 from varlog.model.events import sentence
 from varlog.model.lsn import FIRST_LLSN
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus
 from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, ROWS_NAME, good_rows
 from varlog.testing.processes import command
 
@@ -213,11 +213,11 @@ class HarmedCluster:
         """What acknowledgements alone show."""
         return [line for record in self.records.values() for line in record.broken]
 
-    async def status(self) -> GetClusterStatusReply:
+    async def status(self) -> ClusterStatus:
         async with asyncio.timeout(WAIT_S), aio.admin(self.address) as admin:
             return await admin.status()
 
-    async def wait_status(self, there: Callable[[GetClusterStatusReply], bool]) -> GetClusterStatusReply:
+    async def wait_status(self, there: Callable[[ClusterStatus], bool]) -> ClusterStatus:
         """Until what the manager says of the cluster is as it should be."""
         async with asyncio.timeout(WAIT_S):
             while True:

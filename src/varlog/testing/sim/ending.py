@@ -16,8 +16,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.events import sentence
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import MIB
-from varlog.model.status import ReplicaState
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus, ReplicaState
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storage.committed.log_store import LogStore
@@ -227,7 +226,7 @@ class EndingCheck:
         return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=timeout_s))
 
 
-def what_is_wrong(status: GetClusterStatusReply, replicas: int) -> str:
+def what_is_wrong(status: ClusterStatus, replicas: int) -> str:
     """What a healed cluster must not show; '' if nothing: all streams run, whole, on living nodes, and nothing is left over."""
     view = status.view
     if not view.streams:

@@ -13,8 +13,7 @@ from varlog.model.events import sentence
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.model.status import UnitStatus
-from varlog.rpc.messages import GetClusterStatusReply
+from varlog.model.status import ClusterStatus, UnitStatus
 from varlog.storage.disk_space import DiskSpace
 from varlog.storage.segment_file import SEGMENT_SUFFIX
 from varlog.storage.sequenced.page_store import PageStore
@@ -27,7 +26,7 @@ from varlog.verify.history import Ending, History, StoredEntry, StoredPage
 PAGES_A_LOOK = 10_000
 
 
-def what_is_wrong_with_chains(status: GetClusterStatusReply, replicas: int) -> str:
+def what_is_wrong_with_chains(status: ClusterStatus, replicas: int) -> str:
     """'' if every sequenced topic has a projection whose chains are full, of well units in its epoch, and a sequencer."""
     view = status.view
     units = {
