@@ -239,7 +239,7 @@ def test_a_topic_is_made_only_after_a_yes(tmp_path: Path) -> None:
         await page.wait("#topics .name", text="orders")
         await page.page.click("#create")
         await page.page.fill("dialog input[name=name]", "payments")
-        await page.wait("dialog .summary", text="Makes topic payments with 2 log streams")
+        await page.wait("dialog .summary", text="Creates topic payments with 2 log streams")
         await page.page.get_by_role("button", name="Cancel").click()
         await page.wait_count("dialog", 0)
         assert [topic.name for topic in await admin.topics()] == ["orders"]

@@ -197,7 +197,7 @@ def test_what_the_page_says_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_
                 "#problems li[data-level='note']", text="Node 1 has data of another cluster: 2 replicas"
             )
             await page.wait("th[data-node='1'][data-state='slow'] .away", text="slow 83.2 ms")
-            await page.wait(".replica[data-state='frozen'] .said", text="evidence")
+            await page.wait(".replica[data-state='frozen'] .remark", text="evidence")
             await page.picture("dashboard-words")
             assert await page.look("document.querySelectorAll('img').length") == 0
 

@@ -167,7 +167,7 @@ def test_a_manifest_with_a_gap_is_refused() -> None:
     [
         (5, 3, "payments", "an archive of topic 'orders', not of 'payments'"),
         (6, 3, "orders", "of cluster 5, and the log is of cluster 6"),
-        (5, 4, "orders", "deleted and made anew"),
+        (5, 4, "orders", "deleted and recreated"),
     ],
 )
 def test_an_archive_of_another_log_is_refused(cluster: int, topic: int, name: str, told: str) -> None:

@@ -18,7 +18,7 @@ from varlog.client import blocking
 from varlog.client.blocking_connector import BlockingConnector
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
-from varlog.spark.archive import writer as archive_keeper
+from varlog.spark.archive import writer as archive_writer
 from varlog.spark.archive.files import ArrowFiles
 from varlog.spark.archive.manifest import commit_name, data_of, encode_archive_commit, read_contents
 from varlog.spark.archive.rows import rows_of
@@ -127,8 +127,8 @@ class Killed(BaseException):
 
 
 STEPS: dict[str, tuple[object, str]] = {
-    "write": (archive_keeper, "write_range"),
-    "check": (archive_keeper, "check_range"),
+    "write": (archive_writer, "write_range"),
+    "check": (archive_writer, "check_range"),
     "commit": (archive_files.HadoopFiles, "write_new"),
     "reader": (blocking.Log, "set_reader"),
     "trim": (blocking.Log, "trim"),
@@ -179,7 +179,7 @@ def test_a_run_that_was_killed_is_followed_by_one_that_completes_it(
 
 OVERTAKEN: dict[str, tuple[object, str]] = {
     "planning": (BlockingConnector, "measure"),
-    "writing": (archive_keeper, "check_range"),
+    "writing": (archive_writer, "check_range"),
 }
 
 

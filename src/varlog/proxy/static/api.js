@@ -1,8 +1,8 @@
-// API: questions to the proxy that served this page. A refusal carries what the proxy says of it, and its remedy.
+// API: requests to the proxy that served this page. A refusal carries the proxy's problem and its remedy.
 
 const TIMEOUT_MS = 15000;
 
-/** A problem as the proxy tells it (RFC 9457), or that there was no answer at all. */
+/** A problem of the proxy (RFC 9457), or a missing answer. */
 export class Problem extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `the proxy answered ${status}`);
@@ -45,7 +45,7 @@ function parsed(text) {
   }
 }
 
-/** Where a topic's things are. */
+/** The path of a topic's resource. */
 export function topicPath(topic, rest) {
   return `/v1/topics/${encodeURIComponent(topic)}/${rest}`;
 }

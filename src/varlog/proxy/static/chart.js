@@ -17,9 +17,9 @@ function point(age) {
 }
 
 export class Chart {
-  /** `series`: [{name, tone}], the first one filled; `tell(value)` labels the grid; `least`: the scale is never smaller. */
-  constructor({ label, series, tell, least }) {
-    Object.assign(this, { label, series, tell, least, top: least, width: 0, height: 0, history: null });
+  /** `series`: [{name, tone}], the first one filled; `format(value)` labels the grid; `least`: the scale is never smaller. */
+  constructor({ label, series, format, least }) {
+    Object.assign(this, { label, series, format, least, top: least, width: 0, height: 0, history: null });
     this.bands = s("g");
     this.grid = s("g", { class: "grid" });
     this.area = s("path", { class: `area ${series[0]?.tone ?? ""}` });
@@ -122,7 +122,7 @@ export class Chart {
     this.reuse(this.labels, [0.5, 1], "text", (label, share) => {
       attribute(label, "x", 12);
       attribute(label, "y", height(share) - 3.5);
-      text(label, this.tell(this.top * share).replace(/\.0(?!\d)/, ""));
+      text(label, this.format(this.top * share).replace(/\.0(?!\d)/, ""));
     });
     const ages = this.width > 260 ? [120, 60, 0] : [120, 0];
     this.reuse(this.ages, ages, "text", (label, age) => {

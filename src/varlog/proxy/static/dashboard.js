@@ -1,4 +1,4 @@
-// Dashboard: hands each status to the parts of the page, and what people do to whoever does it.
+// Dashboard: passes each status to the parts of the page, and user actions to their handlers.
 
 import * as actions from "./actions.js";
 import { Events } from "./events.js";
@@ -14,14 +14,14 @@ import { sampled, Tiles } from "./tiles.js";
 import { Topics } from "./topics.js";
 import { Topology } from "./topology.js";
 
-// After this long without a word the page says so: what it shows is old.
+// After this long without a status the page says that what it shows is old.
 const SILENT_MS = 3500;
 const HEALED_SHOWN_MS = 12000;
 const PROBLEMS_MAX = 5;
 
 let status = null;
-let heardAt = performance.now();
-let ailing = null; // {since, healed}: the newest time that something was wrong, by this browser's clock
+let statusAt = performance.now();
+let trouble = null; // {since, healed}: the last time that something was wrong, by this browser's clock
 let chosen = null;
 let named = location.hash;
 
@@ -41,35 +41,35 @@ const entries = new Entries(find("#entries .body"), read);
 const topics = new Topics(find("#topics .body"), choose, read);
 const picker = find("#topic");
 
-// --- what the cluster says ---------------------------------------------------------------------------------------------------
+// --- status -----------------------------------------------------------------------------------------------------------------
 
-function update(told) {
-  status = told;
-  heardAt = performance.now();
-  const found = problems(told);
-  history.add({ time: Date.now() / 1000, level: worst(found), values: sampled(told) });
-  text(find("#cluster"), `cluster ${told.cluster}`);
+function update(newest) {
+  status = newest;
+  statusAt = performance.now();
+  const found = problems(newest);
+  history.add({ time: Date.now() / 1000, level: worst(found), values: sampled(newest) });
+  text(find("#cluster"), `cluster ${newest.cluster}`);
   drawHealth(found);
-  tiles.update(told);
-  topology.update(told);
-  events.update(told);
-  updateTopics(told);
+  tiles.update(newest);
+  topology.update(newest);
+  events.update(newest);
+  updateTopics(newest);
 }
 
-function updateTopics(told) {
-  const names = told.topics.map((topic) => topic.name).sort((one, other) => one.localeCompare(other));
+function updateTopics(newest) {
+  const names = newest.topics.map((topic) => topic.name).sort((one, other) => one.localeCompare(other));
   keyed(picker, names, (name) => name, (name) => h("option", { value: name, text: name }));
   picker.hidden = names.length === 0;
   const wanted = place();
-  if (wanted.topic !== chosen && names.includes(wanted.topic)) go(wanted); // perhaps it was made only now
-  else if (!names.includes(chosen)) choose(busiest(told) ?? null);
-  topics.update(told, chosen);
-  const topic = told.topics.find((one) => one.name === chosen);
+  if (wanted.topic !== chosen && names.includes(wanted.topic)) go(wanted); // it may have been created just now
+  else if (!names.includes(chosen)) choose(busiest(newest) ?? null);
+  topics.update(newest, chosen);
+  const topic = newest.topics.find((one) => one.name === chosen);
   if (topic) entries.update(topic);
 }
 
-function busiest(told) {
-  return [...told.topics].sort((one, other) => (other.newest ?? 0) - (one.newest ?? 0))[0]?.name;
+function busiest(newest) {
+  return [...newest.topics].sort((one, other) => (other.newest ?? 0) - (one.newest ?? 0))[0]?.name;
 }
 
 function drawHealth(found) {
@@ -77,20 +77,20 @@ function drawHealth(found) {
   const ill = level === "bad" || level === "warn";
   attribute(document.documentElement, "data-health", level);
   document.title = ill ? `● varlog: ${found[0].what}` : "varlog";
-  if (ill) ailing ??= { since: performance.now() };
-  else if (ailing && !ailing.healed) Object.assign(ailing, { healed: performance.now() });
-  if (ailing?.healed && performance.now() - ailing.healed > HEALED_SHOWN_MS) ailing = null;
-  if (ill && ailing.healed) ailing = { since: performance.now() };
-  if (level === "ok" && ailing) {
-    const took = span(Math.max(1, (ailing.healed - ailing.since) / 1000));
-    tellHealth("healed", `Healed: everything runs again, after ${took}`);
+  if (ill) trouble ??= { since: performance.now() };
+  else if (trouble && !trouble.healed) Object.assign(trouble, { healed: performance.now() });
+  if (trouble?.healed && performance.now() - trouble.healed > HEALED_SHOWN_MS) trouble = null;
+  if (ill && trouble.healed) trouble = { since: performance.now() };
+  if (level === "ok" && trouble) {
+    const took = span(Math.max(1, (trouble.healed - trouble.since) / 1000));
+    showHealth("healed", `Healed: everything runs again, after ${took}`);
   } else {
-    tellHealth(level, sentence(status, found));
+    showHealth(level, sentence(status, found));
   }
   drawProblems(found.slice(1));
 }
 
-function tellHealth(level, words) {
+function showHealth(level, words) {
   attribute(find("#health"), "data-level", level);
   text(find("#health span"), words);
 }
@@ -111,26 +111,26 @@ function makeProblem() {
   return h("li", {}, h("i", { class: "glyph", "aria-hidden": "true" }), h("span"));
 }
 
-/** Nothing heard for long: everything on the page is of the past, and it looks like it. */
+/** No status for long: the page is out of date, and looks like it. */
 function drawSilence(why) {
-  const silent = performance.now() - heardAt;
+  const silent = performance.now() - statusAt;
   attribute(document.body, "data-stale", silent > SILENT_MS ? true : null);
   if (silent <= SILENT_MS) return;
   attribute(document.documentElement, "data-health", "silent");
-  tellHealth("bad", why ?? `No answer from the proxy for ${span(silent / 1000)}; trying again`);
+  showHealth("bad", why ?? `No answer from the proxy for ${span(silent / 1000)}; trying again`);
 }
 
-let refusal = null; // why the proxy, which answers, cannot tell the status
+let refusal = null; // why the proxy, which answers, has no status
 const live = new Live(() => "/v1/status/events", {
-  status: (told) => {
+  status: (newest) => {
     refusal = null;
-    update(told);
+    update(newest);
   },
   problem: (problem) => (refusal = problem.detail),
 });
 setInterval(() => drawSilence(refusal), 500);
 
-// --- what people do ----------------------------------------------------------------------------------------------------------
+// --- user actions ------------------------------------------------------------------------------------------------------------
 
 function choose(topic) {
   chosen = topic;
@@ -143,13 +143,13 @@ function choose(topic) {
   if (mark) entries.update(mark);
 }
 
-/** The address names what is looked at, so that it can be sent to somebody: #orders/42 */
+/** The address names what is shown, so that it can be shared: #orders/42 */
 function remember(topic, position) {
   named = topic === null ? "" : `#${encodeURIComponent(topic)}${position ? `/${position}` : ""}`;
   if (location.hash !== named) window.history.replaceState(null, "", named || location.pathname);
 }
 
-/** No entry is looked at any more. An address that somebody typed meanwhile is theirs: its turn comes with `hashchange`. */
+/** No entry is shown any more. An address typed in the meantime is kept: `hashchange` handles it. */
 function forget() {
   if (location.hash === named) remember(chosen, null);
 }
@@ -188,14 +188,14 @@ find("#find").addEventListener("submit", (event) => {
   }
 });
 field.addEventListener("input", () => field.setCustomValidity(""));
-// The field has the focus again after an entry was looked at: the key that goes there must not be taken for a text.
+// The field regains the focus after an entry was shown: the shortcut key must not be typed into it.
 field.addEventListener("keydown", (event) => event.key === "/" && !field.value && event.preventDefault());
 
 const KEYS = [
   ["/", "go to a position", () => field.focus()],
-  ["p", "pause the entries, or go on", () => find("#pause").click()],
-  ["n", "make a topic", () => find("#create").click()],
-  ["d", "light, dark, or as the system says", () => find("#theme").click()],
+  ["p", "pause or resume the entries", () => find("#pause").click()],
+  ["n", "create a topic", () => find("#create").click()],
+  ["d", "light, dark, or the system setting", () => find("#theme").click()],
   ["?", "this list", showKeys],
 ];
 

@@ -1,4 +1,4 @@
-// Dialogs: one at a time, closed by Escape or a click beside it; what is asked for is done only after it was confirmed.
+// Dialogs: one at a time, closed by Escape or a click beside it; an action runs only after confirmation.
 
 import { h } from "./dom.js";
 
@@ -12,7 +12,7 @@ export function open(kind, label, ...children) {
   return dialog;
 }
 
-/** Ask before something is done, and do it. `what` is a sentence that says what will happen; the fields are read by `perform`. */
+/** Ask for confirmation, then act. `what` describes what will happen; `perform` reads the fields. */
 export function confirm({ title, what, fields = [], yes, danger = false, perform }) {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const accept = h("button", { type: "submit", class: danger ? "danger" : "primary", text: yes });
@@ -34,20 +34,20 @@ export function confirm({ title, what, fields = [], yes, danger = false, perform
     }
   });
   const dialog = open("confirm", title, form);
-  // What has consequences is not the default: Enter that was meant for something else does nothing.
+  // An action with consequences is not the default: a stray Enter does nothing.
   if (!fields.length) cancel.focus();
   return dialog;
 }
 
-/** A line at the bottom of the page that says what was done, and goes by itself. */
+/** A line at the bottom of the page that says what was done, and disappears by itself. */
 export function say(words) {
-  document.querySelector(".said-done")?.remove();
-  const note = h("p", { class: "said-done", role: "status", text: words });
+  document.querySelector(".toast")?.remove();
+  const note = h("p", { class: "toast", role: "status", text: words });
   document.body.append(note);
   setTimeout(() => note.remove(), 6000);
 }
 
 export function sentence(words) {
-  const told = words.charAt(0).toUpperCase() + words.slice(1);
-  return /[.!?]$/.test(told) ? told : `${told}.`;
+  const text = words.charAt(0).toUpperCase() + words.slice(1);
+  return /[.!?]$/.test(text) ? text : `${text}.`;
 }

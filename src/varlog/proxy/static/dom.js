@@ -22,20 +22,20 @@ function fill(element, properties, children) {
   return element;
 }
 
-/** Set or take away an attribute; what is so already is left alone, so that no style is computed for nothing. */
+/** Set or remove an attribute, only if it changes, so that no style is recomputed for nothing. */
 export function attribute(element, name, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
     return;
   }
-  const told = value === true ? "" : String(value);
-  if (element.getAttribute(name) !== told) element.setAttribute(name, told);
+  const wanted = value === true ? "" : String(value);
+  if (element.getAttribute(name) !== wanted) element.setAttribute(name, wanted);
 }
 
-/** Set the text, if it is another one: a screen reader and a selection notice every change. */
+/** Set the text, only if it changes: a screen reader and a selection notice every change. */
 export function text(element, value) {
-  const told = String(value ?? "");
-  if (element.textContent !== told) element.textContent = told;
+  const wanted = String(value ?? "");
+  if (element.textContent !== wanted) element.textContent = wanted;
 }
 
 /** Give `parent` one child for each item, in order. `make(item)` builds it once, `update(child, item)` brings it up to date. */
@@ -59,7 +59,7 @@ export function keyed(parent, items, keyOf, make, update) {
   for (const child of kept.values()) child.remove();
 }
 
-/** The first element below `parent` that matches; one that is not there is our mistake. */
+/** The first element below `parent` that matches; a missing one is a bug. */
 export function find(selector, parent = document) {
   const found = parent.querySelector(selector);
   if (!found) throw new Error(`the page has no ${selector}`);

@@ -9,7 +9,7 @@ import { line } from "./payload.js";
 const SHOWN = 60;
 const OLDER = 60;
 const KEPT_MAX = 1000;
-// Nobody reads so many entries a second: above the first rate only the newest are fetched, once a second, below the other they
+// Too many entries per second to read: above the first rate only the newest are fetched, once per second; below the other they
 // are followed again.
 const SAMPLE_ABOVE_S = 150;
 const FOLLOW_BELOW_S = 75;
@@ -50,7 +50,7 @@ export class Entries {
     this.draw();
   }
 
-  /** Nobody looks at a hidden page, and a browser has few connections to one server. */
+  /** A hidden page is not read, and a browser has few connections per server. */
   hide(hidden) {
     if (this.topic === null || this.paused) return;
     this.stop();
@@ -60,13 +60,13 @@ export class Entries {
   stop() {
     this.live?.close();
     this.live = null;
-    this.turn += 1; // an answer to an older question is not for us any more
+    this.turn += 1; // answers to older requests are ignored
   }
 
   pause(paused) {
     this.paused = paused;
     attribute(this.pauseButton, "aria-pressed", String(paused));
-    text(this.pauseButton, paused ? "Go on" : "Pause");
+    text(this.pauseButton, paused ? "Resume" : "Pause");
     this.stop();
     if (!paused && this.topic !== null) {
       this.entries = this.entries.slice(0, SHOWN);
@@ -89,13 +89,13 @@ export class Entries {
       }
       if (this.sampling) this.sample();
     }
-    this.tellPace(speed);
+    this.showPace(speed);
     this.drawEdges();
   }
 
   follow() {
     const { turn, topic } = this;
-    // Where to go on, or the last few: what came while nobody looked is not fetched one by one.
+    // Where to resume, or the last few: what arrived while the page was hidden is not fetched entry by entry.
     const from = () => {
       const last = this.entries[0]?.glsn;
       const newest = this.mark?.newest ?? null;
@@ -116,7 +116,7 @@ export class Entries {
       const page = await ask(topicPath(topic, `entries?from=${from}&limit=${SHOWN}`));
       if (turn === this.turn) this.add(page.entries, false);
     } catch {
-      // The next second brings another chance, and the top of the page says what is wrong.
+      // The next second tries again, and the top of the page says what is wrong.
     } finally {
       this.asking = false;
     }
@@ -142,7 +142,7 @@ export class Entries {
     }
   }
 
-  /** Entries in the order of the log. Those that are there already are passed over. */
+  /** Entries in log order. Known ones are skipped. */
   add(entries, fresh) {
     const last = this.entries[0]?.glsn ?? 0;
     const lit = last > 0 && (this.mark?.append_entries_per_s ?? 0) < LIT_BELOW_S;
@@ -178,7 +178,7 @@ export class Entries {
     this.empty.replaceChildren(h("p", { text: words }), h("pre", {}, h("code", { text: command })));
   }
 
-  tellPace(speed) {
+  showPace(speed) {
     attribute(this.pace, "data-live", this.paused || this.topic === null ? null : true);
     if (this.paused) {
       const missed = (this.mark?.newest ?? 0) - (this.entries[0]?.glsn ?? 0);

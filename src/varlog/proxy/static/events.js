@@ -23,10 +23,10 @@ export class Events {
     const events = numbered(status.events).slice(-SHOWN_MAX).reverse();
     attribute(this.empty, "hidden", events.length + waits.length > 0);
     events.forEach((event, i) => (event.same = i > 0 && timeOfDay(events[i - 1].time) === timeOfDay(event.time)));
-    // Things of one second say when only once.
+    // Events of one second show the time only once.
     const make = (event) => makeEvent(event, this.known);
     keyed(this.list, events, ({ key }) => key, make, (item, event) => item.classList.toggle("same", event.same));
-    this.known = true; // what comes from now on is new to whoever looks
+    this.known = true; // later events are highlighted as new
   }
 }
 

@@ -1,10 +1,10 @@
-// Health: what is wrong in a status, worst first, in words. Nothing but the status goes in: no page, no clock.
+// Health: what is wrong in a status, worst first, in words. A pure function of the status: no page, no clock.
 
 import { latency, plural, span } from "./format.js";
 
 export const LEVELS = ["ok", "note", "warn", "bad"];
 
-/** [{level, what}], worst first; what a person has done on purpose is a note, never an alarm. */
+/** [{level, what}], worst first; a deliberate action of an operator is a note, never an alarm. */
 export function problems(status) {
   const found = [
     ...status.topics.filter((topic) => topic.stopped_reason).map(ofTopic),
@@ -30,7 +30,7 @@ export function sentence(status, found) {
   return `All well: ${nodes}, ${plural(streams, "log stream")} running`;
 }
 
-/** Nothing is ordered in it until somebody acts: which command, and why. */
+/** Nothing is ordered in it until an operator acts: why, and with which command. */
 function ofTopic(topic) {
   return { level: "bad", what: `Topic ${topic.name} is STOPPED: ${topic.stopped_reason}. ${topic.remedy}` };
 }
@@ -44,13 +44,13 @@ function ofNode(node) {
     if (node.reason?.includes("cluster with UUID")) return [{ level: "bad", what: `Node ${node.node} is not of this cluster: ${node.reason}` }];
     return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
   }
-  if (node.suspected) found.push({ level: "warn", what: `Node ${node.node} gives a client no answer` });
+  if (node.suspected) found.push({ level: "warn", what: `Node ${node.node} does not answer a client` });
   if (node.slow) found.push({ level: "warn", what: `Node ${node.node} is slow: its disk takes ${latency(node.write_latency_ms)} for a write` });
   if (foreign.length) found.push({ level: "note", what: `Node ${node.node} has data of another cluster: ${plural(foreign.length, "replica")}, left as they are` });
   return found;
 }
 
-/** Streams that take no appends; those that wait for the same thing in one sentence. */
+/** Streams that accept no appends; those that wait for the same thing in one sentence. */
 function stopped(streams) {
   const groups = new Map();
   for (const stream of streams) {

@@ -1,8 +1,8 @@
-// History: one sample a second of what the charts show, for as long as they reach back. Survives a reload of the page.
+// History: one sample per second for the charts, as far back as they reach. Survives a reload of the page.
 
 export const WINDOW_S = 150;
 const KEY = "varlog.history";
-// Two samples that lie further apart than this are not joined by a line: nobody knows what was between them.
+// Two samples that lie further apart than this are not joined by a line: nothing is known about the time between them.
 const GAP_S = 4;
 
 export class History {

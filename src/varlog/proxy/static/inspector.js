@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { bytes, count, dateAndTime } from "./format.js";
 import { whole } from "./payload.js";
 
-/** What somebody typed, as {topic, position}: "12", "12,345", "#12", "orders/12", "oldest", "newest", "-10" (before the newest). */
+/** The typed text as {topic, position}: "12", "12,345", "#12", "orders/12", "oldest", "newest", "-10" (before the newest). */
 export function parse(typed, topics, chosen) {
   const [, before, place] = /^\s*(?:(.*)[/ ])?\s*(.*?)\s*$/.exec(typed);
   const name = before?.trim() || chosen;
@@ -45,8 +45,8 @@ export class Inspector {
 
   build() {
     this.title = h("h2");
-    this.previous = tool("←", "The one before", () => this.step(-1));
-    this.next = tool("→", "The next one", () => this.step(1));
+    this.previous = tool("←", "Previous entry", () => this.step(-1));
+    this.next = tool("→", "Next entry", () => this.step(1));
     const close = tool("×", "Close", () => dialog.close());
     this.content = h("div", { class: "content", "aria-live": "polite", tabindex: -1, autofocus: true });
     const dialog = open("inspector", "One entry", h("header", {}, this.title, this.previous, this.next, close), this.content);
@@ -54,7 +54,7 @@ export class Inspector {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) this.step(step);
     });
-    // Browsers tell of a close some time after it: by then the next entry may be open, and is left alone.
+    // Browsers report a close some time after it: by then the next entry may be open, and is left alone.
     dialog.addEventListener("close", () => {
       if (this.dialog !== dialog) return;
       this.dialog = null;
@@ -92,7 +92,7 @@ export class Inspector {
     } });
     this.content.replaceChildren(
       h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", { text: name }), h("dd", { text: value })])),
-      h("div", { class: "bar" }, h("a", { href: address, target: "_blank", rel: "noopener", text: "As the API tells it" }), copy),
+      h("div", { class: "bar" }, h("a", { href: address, target: "_blank", rel: "noopener", text: "As JSON from the API" }), copy),
       h("pre", { class: kind, tabindex: 0 }, h("code", {}, ...nodes)),
     );
   }

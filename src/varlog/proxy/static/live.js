@@ -1,8 +1,8 @@
-// Live: a stream of server-sent events that comes back by itself, and says since when it has been silent.
+// Live: a stream of server-sent events that reconnects by itself.
 
 const RETRY_MS = [250, 500, 1000, 2000];
 
-/** Listens to `path()` until it is closed. `on`: listeners by the name of the event; `state(connected)` tells of changes. */
+/** Listens to `path()` until it is closed. `on`: listeners by the name of the event; `state(connected)` is called on changes. */
 export class Live {
   constructor(path, on, state = () => {}) {
     Object.assign(this, { path, on, state, tries: 0, closed: false });
@@ -18,7 +18,7 @@ export class Live {
     for (const [name, listener] of Object.entries(this.on)) {
       this.source.addEventListener(name, (event) => listener(JSON.parse(event.data), event));
     }
-    // The browser's own way of coming back gives up after a refusal; ours does not, and asks where to begin each time.
+    // The browser's own reconnect gives up after a refusal; ours does not, and computes the start each time.
     this.source.addEventListener("error", (event) => {
       if (event instanceof MessageEvent) return; // an event that the server calls "error"
       this.again();

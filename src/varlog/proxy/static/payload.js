@@ -1,4 +1,4 @@
-// Payload: the data of an entry for people: as one line, as indented JSON with its parts told apart, as text, as bytes.
+// Payload: the data of an entry for people: as one line, as indented JSON with syntax colours, as text, as bytes.
 
 import { h } from "./dom.js";
 
@@ -30,8 +30,8 @@ export function line(entry) {
     return [h("i", { class: "hex", text: shown + (value.length > 48 ? " …" : "") })];
   }
   if (kind === "json") return parts(cut(source ?? JSON.stringify(value)));
-  const told = cut(value);
-  return told ? [told.replace(/\s*\n\s*/g, " ⏎ ")] : [h("i", { class: "hex", text: "(empty)" })];
+  const shown = cut(value);
+  return shown ? [shown.replace(/\s*\n\s*/g, " ⏎ ")] : [h("i", { class: "hex", text: "(empty)" })];
 }
 
 /** All of it. */

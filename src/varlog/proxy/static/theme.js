@@ -1,10 +1,10 @@
-// Theme: light or dark, as the system says or as was chosen here. Loaded before anything is drawn, so that nothing flashes.
+// Theme: light or dark, by the system setting or as chosen here. Loaded before anything is drawn, so that nothing flashes.
 "use strict";
 
 (() => {
   const KEY = "varlog.theme";
   const ORDER = ["auto", "light", "dark"];
-  const NAMES = { auto: "as the system says", light: "light", dark: "dark" };
+  const NAMES = { auto: "system setting", light: "light", dark: "dark" };
 
   function stored() {
     try {

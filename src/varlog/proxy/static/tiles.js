@@ -32,20 +32,20 @@ export class Tiles {
   constructor(host, history) {
     this.history = history;
     this.tiles = [
-      new Tile("Appends", rate, 10, [{ name: "appends", tone: "blue", unit: "entries/s", tell: short }], {
+      new Tile("Appends", rate, 10, [{ name: "appends", tone: "blue", unit: "entries/s", format: short }], {
         more: (values) => perSecond(values.append_bytes),
       }),
-      new Tile("Reads", rate, 10, [{ name: "reads", tone: "teal", unit: "entries/s", tell: short }], {
+      new Tile("Reads", rate, 10, [{ name: "reads", tone: "teal", unit: "entries/s", format: short }], {
         more: (values) => perSecond(values.read_bytes),
       }),
       new Tile("Append latency", latency, 1, [
-        { name: "p50", tone: "violet", unit: "median", tell: latency },
-        { name: "p99", tone: "violet faint", unit: "99 %", tell: latency },
+        { name: "p50", tone: "violet", unit: "median", format: latency },
+        { name: "p99", tone: "violet faint", unit: "99 %", format: latency },
       ]),
-      (this.lag = new Tile("Lag of readers", short, 10, [], { empty: "No named reader has said how far it is." })),
+      (this.lag = new Tile("Lag of readers", short, 10, [], { empty: "No named reader has reported its position." })),
     ];
     host.append(...this.tiles.map((tile) => tile.element));
-    cursor.addEventListener("move", () => this.tell());
+    cursor.addEventListener("move", () => this.show());
   }
 
   update(status) {
@@ -57,26 +57,26 @@ export class Tiles {
         name: lagName(reader),
         tone: ["amber", "blue", "teal", "violet"][i],
         unit: reader.name,
-        tell: short,
+        format: short,
       })),
     );
     for (const tile of this.tiles) tile.chart.draw(this.history);
-    this.tell();
+    this.show();
   }
 
-  tell() {
+  show() {
     const { samples } = this.history;
     if (!samples.length) return;
     const sample = cursor.age === null ? samples.at(-1) : this.history.at(this.history.now - cursor.age);
     const age = cursor.age === null ? "" : `${span(this.history.now - sample.time)} ago`;
-    for (const tile of this.tiles) tile.tell(sample.values, age);
+    for (const tile of this.tiles) tile.show(sample.values, age);
   }
 }
 
 class Tile {
   constructor(title, grid, least, series, { more = () => "", empty = "" } = {}) {
     this.more = more;
-    this.chart = new Chart({ label: title, series: [], tell: grid, least });
+    this.chart = new Chart({ label: title, series: [], format: grid, least });
     this.figures = h("div", { class: "figures" });
     this.when = h("span", { class: "when" });
     this.rest = h("span", { class: "rest" });
@@ -96,14 +96,14 @@ class Tile {
     });
   }
 
-  tell(values, age) {
+  show(values, age) {
     text(this.when, age);
     text(this.rest, this.more(values));
-    const told = this.chart.series.map(({ name, tell, unit }, i) => {
-      text(this.figures.children[i].firstChild, tell(values[name]));
-      return `${unit} ${tell(values[name])}`;
+    const figures = this.chart.series.map(({ name, format, unit }, i) => {
+      text(this.figures.children[i].firstChild, format(values[name]));
+      return `${unit} ${format(values[name])}`;
     });
-    attribute(this.chart.element, "aria-label", [this.chart.label, ...told, age].filter(Boolean).join(", "));
+    attribute(this.chart.element, "aria-label", [this.chart.label, ...figures, age].filter(Boolean).join(", "));
   }
 }
 

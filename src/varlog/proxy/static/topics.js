@@ -83,7 +83,7 @@ function updateReader(element, topic, reader) {
   attribute(button, "aria-label", `Read position ${count(reader.position)} of ${topic.name}, where ${reader.name} is`);
   attribute(button, "disabled", reader.position < begin);
   text(button, `at ${count(reader.position)}`);
-  text(where.lastChild, reader.age_s < 1.5 ? "said just now" : `said ${span(reader.age_s)} ago`);
+  text(where.lastChild, reader.age_s < 1.5 ? "updated just now" : `updated ${span(reader.age_s)} ago`);
 }
 
 /** Behind and silent is worth a look; behind and moving is a reader at work. */

@@ -9,7 +9,7 @@ const TAPE_PX_MAX = 90;
 const NODE_COLUMNS_MAX = 6;
 
 export class Topology {
-  /** `act(what, stream)`: somebody wants to "seal" or "unseal" it. */
+  /** `act(what, stream)`: the user wants to "seal" or "unseal" it. */
   constructor(host, act) {
     this.act = act;
     this.nodes = h("ul", { class: "nodes", "aria-label": "Nodes" });
@@ -146,7 +146,7 @@ function updateCells(row, stream, columns) {
 }
 
 function makeCell() {
-  const parts = ["mark", "behind", "said", "role"].map((name) => h("span", { class: name }));
+  const parts = ["mark", "behind", "remark", "role"].map((name) => h("span", { class: name }));
   return h(
     "td",
     { class: "replica" },
@@ -159,38 +159,38 @@ function makeCell() {
 function updateCell(cell, replica, named) {
   attribute(cell, "data-node", replica?.node);
   attribute(cell, "data-state", replica ? replica.state : "none");
-  attribute(cell, "title", replica ? told(replica) : null);
+  attribute(cell, "title", replica ? described(replica) : null);
   if (!replica) return;
-  const [{ children: [glyph, number, behind, said, role] }, tape] = cell.children;
+  const [{ children: [glyph, number, behind, remark, role] }, tape] = cell.children;
   const mark = replica.state === "missing" ? null : (replica.high_watermark ?? replica.newest_llsn);
-  // Nodes say how they are one after the other: what one is behind only once is the time in between.
+  // Nodes report one after the other: a lag that shows only once is the time in between.
   const lag = Math.min(replica.lag_entries ?? 0, Number(cell.dataset.lag ?? 0));
   cell.dataset.lag = replica.lag_entries ?? 0;
   attribute(glyph, "data-state", replica.state);
   text(number, mark === null ? "missing" : count(mark));
   text(behind, lag > 0 ? `−${count(lag)}` : "");
   text(role, named ? `node ${replica.node}, ${replica.role}` : replica.role);
-  text(said, remarks(replica).join(", "));
+  text(remark, remarks(replica).join(", "));
   attribute(tape, "data-empty", mark === 0);
   run(tape, mark);
 }
 
 function remarks(replica) {
-  const said = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [replica.state];
-  if (replica.sync?.state === "in progress") said.push(`${replica.sync.percent} % from ${replica.sync.source_node}`);
-  if (replica.corrupt_entries) said.push(`${count(replica.corrupt_entries)} damaged`);
-  if (replica.disk_full) said.push("disk full");
-  if (replica.evidence) said.push("evidence");
-  return replica.error ? [...said, replica.error] : said;
+  const remark = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [replica.state];
+  if (replica.sync?.state === "in progress") remark.push(`${replica.sync.percent} % from ${replica.sync.source_node}`);
+  if (replica.corrupt_entries) remark.push(`${count(replica.corrupt_entries)} damaged`);
+  if (replica.disk_full) remark.push("disk full");
+  if (replica.evidence) remark.push("evidence");
+  return replica.error ? [...remark, replica.error] : remark;
 }
 
-function told(replica) {
-  const said = [`Node ${replica.node}, ${replica.role}, ${replica.state}`];
-  if (replica.high_watermark !== null) said.push(`high watermark ${count(replica.high_watermark)}`);
-  if (replica.newest_llsn !== null) said.push(`${plural(replica.newest_llsn, "entry", "entries")}, ${bytes(replica.stored_bytes)}`);
-  if (replica.lag_entries) said.push(`${count(replica.lag_entries)} behind the furthest copy`);
-  if (replica.evidence) said.push(replica.evidence);
-  return [...said, ...remarks(replica)].join("\n");
+function described(replica) {
+  const remark = [`Node ${replica.node}, ${replica.role}, ${replica.state}`];
+  if (replica.high_watermark !== null) remark.push(`high watermark ${count(replica.high_watermark)}`);
+  if (replica.newest_llsn !== null) remark.push(`${plural(replica.newest_llsn, "entry", "entries")}, ${bytes(replica.stored_bytes)}`);
+  if (replica.lag_entries) remark.push(`${count(replica.lag_entries)} behind the furthest replica`);
+  if (replica.evidence) remark.push(replica.evidence);
+  return [...remark, ...remarks(replica)].join("\n");
 }
 
 /** Move the tape on by as much as fits to what the watermark has moved. */

@@ -28,7 +28,7 @@ _RANGE_NAME = re.compile(r"glsn_range=(\d{20})-(\d{20})-([0-9a-f]{16})")
 class ArchivedFile:
     """One Parquet file, by its path below the archive's: row i is position `begin + i`. Times are those of its entries.
 
-    `missing`: so many positions of a sequenced topic were given up, and have no row; then rows are found by their column."""
+    `missing`: the number of junk positions of a sequenced topic, which have no row; then rows are found by their column."""
 
     path: str
     begin: int
@@ -47,7 +47,8 @@ class ArchivedFile:
 class ArchiveCommit:
     """One file of the manifest: positions [begin, end) of a topic are in these files, all of them that hold an entry, once.
 
-    `last_checksum` is the CRC-32 of the entry at `end - 1`, as the log had it: it tells another cluster with the same numbers."""
+    `last_checksum` is the CRC-32 of the entry at `end - 1`, as the log had it: it distinguishes another cluster with the same
+    numbers."""
 
     version: int = field(default=FORMAT_VERSION, kw_only=True)
     cluster: int
@@ -110,7 +111,7 @@ class Contents:
 
 
 def _check_commit(number: int, commit: ArchiveCommit, before: ArchiveCommit | None) -> None:
-    """Refuse a manifest that was meddled with: nothing may be read, or trimmed, on its word."""
+    """Refuse a manifest that was changed by others: nothing may be read or trimmed because of it."""
     if before is not None and (commit.cluster, commit.topic, commit.name) != (
         before.cluster,
         before.topic,
@@ -131,7 +132,7 @@ def _check_commit(number: int, commit: ArchiveCommit, before: ArchiveCommit | No
 
 
 def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) -> None:
-    """An archive is of one topic of one cluster, for ever: also a topic of that name that was made anew is another one."""
+    """An archive belongs to one topic of one cluster forever: a recreated topic of that name is another one."""
     if not contents:
         return
     found = contents.commits[-1]
@@ -144,7 +145,7 @@ def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) ->
     if found.topic != topic:
         raise PreconditionFailed(
             f"this is an archive of topic {name!r} with the id {found.topic}, and the cluster's has the id {topic}: it was "
-            "deleted and made anew; take another path for it"
+            "deleted and recreated; use another path for it"
         )
 
 
@@ -177,7 +178,7 @@ def files_of_runs(
         for run in parts:
             if run.begin < at or any(file.path == f"{directory}/{name}" for file in made):
                 raise PreconditionFailed(
-                    f"{range_text(run.begin, run.end)} are there twice, or in a file of others"
+                    f"{range_text(run.begin, run.end)} exist twice, or in a file of others"
                 )
             gaps += [(at, run.begin)] if run.begin > at else []
             at = run.end
@@ -197,7 +198,7 @@ def next_range(archived_end: int, newest: int, records_max: int, *, rest: bool) 
 
 
 def files_of_range(begin: int, end: int, bytes_: int, file_bytes: int) -> int:
-    """How many files hold a range of so many bytes: about equally large ones, none empty."""
+    """The number of files for a range of this size: about equally large, none empty."""
     return max(1, min(end - begin, -(-bytes_ // file_bytes)))
 
 
@@ -313,7 +314,7 @@ def slice_groups(
 
 
 def _cut(whole: Slice, size: int, records_max: int) -> list[Slice]:
-    """In equal parts, of at most so many bytes and records."""
+    """In equal parts, of at most `size` bytes and `records_max` records."""
     parts = max(1, -(-whole.bytes // size), -(-whole.rows // records_max) if records_max else 1)
     parts = min(parts, whole.rows)
     bounds = [whole.begin + whole.rows * number // parts for number in range(parts + 1)]

@@ -56,9 +56,9 @@ def decode_commit(content: bytes, place: str) -> ArchiveCommit:
     try:
         version = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).get("version")
         if version is None or msgspec.json.decode(version, type=int) not in (FORMAT_VERSION, HOLES_VERSION):
-            told = "no version" if version is None else f"version {bytes(version).decode()}"
+            found = "no version" if version is None else f"version {bytes(version).decode()}"
             raise PreconditionFailed(
-                f"{place} has {told}, and this varlog reads versions {FORMAT_VERSION} and {HOLES_VERSION}: use a newer one"
+                f"{place} has {found}, and this varlog reads versions {FORMAT_VERSION} and {HOLES_VERSION}: use a newer one"
             )
         return msgspec.json.decode(content, type=ArchiveCommit)
     except msgspec.MsgspecError as error:
@@ -76,7 +76,7 @@ def more_contents(files: FileReader, topic: str, known: Contents) -> Contents:
     numbers = sorted(int(match[1]) for match in found)
     for expected, number in enumerate(numbers, 1):
         if number != expected:
-            raise PreconditionFailed(f"{commit_name(topic, expected)} is missing, and later ones are there")
+            raise PreconditionFailed(f"{commit_name(topic, expected)} is missing, and later ones exist")
     places = [commit_name(topic, number) for number in numbers[len(known.commits) :]]
     return Contents((*known.commits, *(decode_commit(files.read(place), place) for place in places)))
 

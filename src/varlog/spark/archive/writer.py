@@ -40,9 +40,9 @@ class ArchiveWriter:
         self._spark = spark
         self._cluster = cluster
         self._topic = topic
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what has been committed. Refuses an archive of another topic."""
         self.contents = more_contents(self.files, self._topic.name, self.contents)
         check_same_topic(self.contents, self._cluster, self._topic.topic, self._topic.name)
@@ -50,7 +50,7 @@ class ArchiveWriter:
     def add(
         self, rows: DataFrame, begin: int, end: int, parts: int, last_checksum: int, explain: Explain
     ) -> None:
-        """Positions [begin, end), which `rows` has, behind the archive's end; unless another keeper has added them meanwhile.
+        """Positions [begin, end), which `rows` has, behind the archive's end; unless another writer has added them meanwhile.
         `explain` is asked about those that have no row."""
         directory = f"{data_of(self._topic.name)}/{range_name(begin, end, uuid.uuid4().hex[:16])}"
         try:
@@ -58,7 +58,7 @@ class ArchiveWriter:
             files = check_range(self._spark, self.files, directory, begin, end, explain)
             self.files.sync(directory, [file.path.rpartition("/")[2] for file in files])
         except Exception:
-            with suppress(Exception):  # the first error is the one to tell; a later run cleans up
+            with suppress(Exception):  # the first error is the one to report; a later run cleans up
                 self.files.delete(directory)
             raise
         # From here on the files may be the archive's, whatever fails: only who knows that they are not may delete them.
@@ -83,12 +83,12 @@ class ArchiveWriter:
         )
 
     def _commit(self, commit: ArchiveCommit) -> bool:
-        """False if another keeper has taken the number: what it wrote is the archive."""
+        """False if another writer has committed this number: what it wrote is the archive."""
         name = commit_name(self._topic.name, self.contents.next_number)
         committed = self.files.write_new(name, encode_archive_commit(commit))
         if committed:
             self.written.append(commit)
-        self.look()
+        self.refresh()
         return committed
 
     def clean(self) -> None:
@@ -100,7 +100,7 @@ class ArchiveWriter:
 
 # Ranges of the log as Parquet files: written by Spark, then read back and checked row by row, before a commit names them.
 
-# Told which positions have no row; raises PreconditionFailed if there should be one.
+# Called with the positions that have no row; raises PreconditionFailed if there should be one.
 Explain = Callable[[Sequence[tuple[int, int]]], None]
 
 # What a reader holds of a file at a time.
@@ -126,7 +126,7 @@ def archive_session(spark: SparkSession) -> SparkSession:
 def write_range(
     rows: DataFrame, files: HadoopFiles, directory: str, begin: int, end: int, parts: int
 ) -> None:
-    """Positions [begin, end) into `parts` files of a directory that is not there yet, sorted.
+    """Positions [begin, end) into `parts` files of a new directory, sorted.
 
     Tasks that are retried or run twice are the business of Spark's committer: what it commits is there once.
     """
@@ -148,7 +148,7 @@ def check_range(
     from pyspark.sql import functions as F
 
     glsn, time_us = F.col("glsn"), F.unix_micros("timestamp")
-    # The same for all rows of a run: both count one by one.
+    # The same for all rows of a run: both are consecutive.
     offset = glsn - F.col("_metadata.row_index")
     found = (
         spark.read.parquet(files.uri(directory))

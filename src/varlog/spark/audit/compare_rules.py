@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from varlog.spark.audit.parts import GLSN_BLOCK, Batch, Block, CommittedRun, Finding, FindingKind, edges_of
 
-# A replica that differs once may differ everywhere: so many findings of one block are told, the rest are counted.
+# A replica that differs once may differ everywhere: this many findings of one block are listed, the rest is counted.
 FINDINGS_A_BLOCK_MAX = 5
 
 # A block of a stream, by the stream and the block's first LLSN.
@@ -20,7 +20,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 def by_block(blocks: Iterable[Block]) -> dict[BlockKey, list[Block]]:
-    """The blocks that were read whole, those of all replicas together. What was trimmed meanwhile on one is left out for all."""
+    """The blocks that were read whole, those of all replicas together. What was trimmed in the meantime on one is left out
+    for all."""
     found: dict[BlockKey, list[Block]] = defaultdict(list)
     trimmed: set[BlockKey] = set()
     for block in blocks:
@@ -37,12 +38,12 @@ def differing(blocks: Mapping[BlockKey, Sequence[Block]]) -> list[BlockKey]:
 
 
 def majority(values: Iterable[T]) -> T:
-    """What most say; of as many, who speaks first."""
+    """The most common value; of equals, the first."""
     return Counter(values).most_common(1)[0][0]
 
 
 def majority_blocks(blocks: Mapping[BlockKey, Sequence[Block]]) -> dict[BlockKey, Block]:
-    """For each block the replica that speaks for its stream: one of the majority."""
+    """For each block one replica of the majority."""
     speaks: dict[BlockKey, Block] = {}
     for place, same in blocks.items():
         if same:
@@ -56,15 +57,18 @@ def majority_blocks(blocks: Mapping[BlockKey, Sequence[Block]]) -> dict[BlockKey
 
 def divergences(listed: Sequence[Block], topic: str, paths: Mapping[tuple[int, int], str]) -> list[Finding]:
     """One block as several replicas have it, batch by batch and run by run. `paths` by (log stream, node)."""
-    findings = [*_different(listed, _batches_of, _told_batch), *_different(listed, _runs_of, _told_run)]
+    findings = [
+        *_different(listed, _batches_of, _describe_batch),
+        *_different(listed, _runs_of, _describe_run),
+    ]
     shown: Counter[int] = Counter()
-    told = []
+    listing = []
     for block, llsn, found, expected in sorted(findings, key=lambda finding: (finding[0].node, finding[1])):
         shown[block.node] += 1
         if shown[block.node] <= FINDINGS_A_BLOCK_MAX:
             path = paths.get((block.log_stream, block.node), "")
             glsn = _glsn_in(block, llsn)
-            told.append(
+            listing.append(
                 Finding(
                     FindingKind.DIVERGENCE,
                     topic,
@@ -77,11 +81,11 @@ def divergences(listed: Sequence[Block], topic: str, paths: Mapping[tuple[int, i
                     expected,
                 )
             )
-    return told
+    return listing
 
 
 def differed(blocks: Sequence[Block], topic: str, paths: Mapping[tuple[int, int], str]) -> list[Finding]:
-    """A block of which replicas were not equal, and are by now: somebody mended it meanwhile. It is told all the same."""
+    """A block whose replicas differed and are equal by now: it was repaired in the meantime, and is reported all the same."""
     right = majority(block.digest for block in blocks)
     return [
         Finding(
@@ -106,7 +110,7 @@ _Difference = tuple[Block, int, str, str]
 def _different(
     listed: Sequence[Block],
     parts_of: Callable[[Block], dict[int, T]],
-    told: Callable[[T | None], str],
+    describe: Callable[[T | None], str],
 ) -> Iterator[_Difference]:
     """(block, LLSN, what it has, what most have) wherever a replica is not of the majority."""
     parts = [(block, parts_of(block)) for block in listed]
@@ -116,12 +120,12 @@ def _different(
         agree = [block.node for (block, _), part in zip(parts, has, strict=True) if part == right]
         for (block, _), part in zip(parts, has, strict=True):
             if part != right:
-                yield block, llsn, told(part), f"{told(right)}, as on {_nodes(agree, len(listed))}"
+                yield block, llsn, describe(part), f"{describe(right)}, as on {_nodes(agree, len(listed))}"
 
 
 def _nodes(agree: Sequence[int], all_count: int) -> str:
     names = f"node{'s' if len(agree) > 1 else ''} {', '.join(map(str, agree))}"
-    return names if 2 * len(agree) > all_count else f"{names} (which is right cannot be told by counting)"
+    return names if 2 * len(agree) > all_count else f"{names} (there is no majority)"
 
 
 def _batches_of(block: Block) -> dict[int, Batch]:
@@ -132,13 +136,13 @@ def _runs_of(block: Block) -> dict[int, CommittedRun]:
     return {run.llsn: run for run in block.runs}
 
 
-def _told_batch(batch: Batch | None) -> str:
+def _describe_batch(batch: Batch | None) -> str:
     if batch is None:
         return "no batch that begins here"
     return f"a batch of {batch.entries} with checksum {batch.body_crc:08x}, header {batch.header_crc:08x}"
 
 
-def _told_run(run: CommittedRun | None) -> str:
+def _describe_run(run: CommittedRun | None) -> str:
     return "no run that begins here" if run is None else f"{run.entries} entries from GLSN {run.glsn} on"
 
 
@@ -167,7 +171,7 @@ def out_of_order(
 
 
 def uncovered(blocks: Iterable[Block], begin: int, end: int, size: int = GLSN_BLOCK) -> list[int]:
-    """The pieces of [begin, end) whose positions are not there exactly once each, in all streams together."""
+    """The pieces of [begin, end) whose positions do not exist exactly once, over all streams."""
     sums: Counter[int] = Counter()
     for block in blocks:
         sums.update(block.edges)

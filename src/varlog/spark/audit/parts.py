@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-# The topic's positions are proven dense in pieces of so many: a piece that is not is looked at closely.
+# The topic's positions are verified in pieces of this size: an incomplete piece is read again in detail.
 GLSN_BLOCK = 1 << 20
 _MASK = (1 << 64) - 1
 
 
 class FindingKind(StrEnum):
-    """What is wrong. UNREAD: nothing is known to be wrong, but it could not be read, so nothing is proven either."""
+    """What is wrong. UNREAD: nothing is known to be wrong, but it could not be read, so nothing is verified either."""
 
     DAMAGE = "damage"
     GAP = "gap"
@@ -127,7 +127,7 @@ def edges_of(runs: Iterable[CommittedRun], size: int = GLSN_BLOCK) -> dict[int, 
 
 
 def merged_runs(runs: Iterable[CommittedRun]) -> list[CommittedRun]:
-    """Runs that go on in both orders as one: how they were cut says nothing of the log."""
+    """Runs that are contiguous in both orders, merged: how they were cut does not matter."""
     whole: list[CommittedRun] = []
     for run in runs:
         last = whole[-1] if whole else None

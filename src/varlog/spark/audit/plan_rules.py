@@ -26,7 +26,7 @@ TASKS_A_CORE = 4
 
 @dataclass(frozen=True, slots=True)
 class ReplicaExtent:
-    """What a replica says of the positions asked for: they are its LLSNs [begin, end), so many bytes; `points` as in
+    """What a replica has of the requested positions: its LLSNs [begin, end), and their bytes; `points` as in
     StreamRange."""
 
     begin: int
@@ -47,7 +47,7 @@ class StreamPlan:
 
 
 def stream_plan(log_stream: int, claims: Mapping[int, ReplicaExtent]) -> StreamPlan:
-    """As most replicas say; how far, as the one with the most says: what one has, all must have. `claims` by node, not empty."""
+    """The begin of most replicas, and the end of the longest: what one has, all must have. `claims` by node, not empty."""
     begin = majority(claim.begin for claim in claims.values())
     largest = max(claims.values(), key=lambda claim: (claim.begin == begin, claim.end))
     return StreamPlan(log_stream, begin, max(begin, largest.end), largest.bytes, largest.points)
@@ -86,7 +86,7 @@ def contradictions(
 
 
 def task_bytes(bytes_all: int, cores: int) -> int:
-    """Enough tasks that all cores end at about the same time; not so many that starting them is the work."""
+    """Enough tasks that all cores end at about the same time, and few enough that starting them costs little."""
     return min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, bytes_all // max(1, cores * TASKS_A_CORE)))
 
 

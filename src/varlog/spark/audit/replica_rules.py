@@ -36,7 +36,7 @@ from varlog.spark.audit.parts import (
     merged_runs,
 )
 
-# A replica that is wrong from some point on is wrong everywhere behind it: one task tells so many findings, then counts.
+# A replica that is wrong at one point is often wrong everywhere behind it: one task lists this many findings, then counts.
 FINDINGS_A_TASK_MAX = 50
 AS_WRITTEN = "the bytes that were written"
 
@@ -55,10 +55,10 @@ class _Open:
 
 
 class Walk:
-    """Takes what one replica serves for a reading, piece by piece, and keeps what is wrong with it.
+    """Verifies what one replica serves for a range, piece by piece, and records what is wrong.
 
-    `next_llsn` is where to go on. `stuck`: the batch there cannot be told from its neighbours; find out where the next one begins
-    that can be read, and `skip_to` it.
+    `next_llsn` is where to continue. `stuck`: the end of the batch there is unknown; find the next one that can be read, and
+    `skip_to` it.
     """
 
     def __init__(self, reading: AuditRange) -> None:
@@ -73,48 +73,48 @@ class Walk:
         self._glsn = 0  # of the newest entry
         self._open = _Open(reading.begin, self._block_end(reading.begin))
 
-    def take(self, rows: Sequence[tuple[int, int, int]], payload: Buffer) -> None:
+    def add(self, rows: Sequence[tuple[int, int, int]], payload: Buffer) -> None:
         """Batches back to back, and the rows that order them from `next_llsn` on."""
         runs = [CommittedRun(*row) for row in rows]
-        self._take_runs(runs)
-        self._check_whole(runs, self._take_batches(payload, runs))
+        self._add_runs(runs)
+        self._check_whole(runs, self._add_batches(payload, runs))
 
     def damaged(self, what: str) -> None:
-        """The node itself says that it cannot read on for damage."""
+        """The node itself reports damage at `next_llsn`."""
         self.stuck = what
 
     def skip_to(self, llsn: int) -> None:
-        """The entries up to `llsn` cannot be read for what the walk is stuck at."""
+        """The entries up to `llsn` cannot be read."""
         last = min(llsn, self.reading.end) - 1
         lost = f"; LLSNs {self.next_llsn} to {last} cannot be read" if last > self.next_llsn else ""
         self._note(FindingKind.DAMAGE, self.next_llsn, self._next_glsn(), self.stuck + lost, AS_WRITTEN)
         self.stuck = ""
-        self._pass_over(llsn)
+        self._skip_to(llsn)
 
     def trimmed(self) -> None:
-        """What was to be read was trimmed meanwhile: nobody has it any more, and that is not wrong."""
-        self._pass_over(self.reading.end, trimmed=True)
+        """The rest was trimmed in the meantime, which is not an error."""
+        self._skip_to(self.reading.end, trimmed=True)
 
     def ends(self, llsn: int) -> None:
-        """The replica says that it holds nothing from `llsn` on, and lacks nothing."""
+        """The replica reports that it ends at `llsn`."""
         found, expected = f"the replica ends before LLSN {llsn}", f"entries up to LLSN {self.reading.end - 1}"
         self._note(FindingKind.GAP, self.next_llsn, self._next_glsn(), found, expected)
-        self._pass_over(self.reading.end)
+        self._skip_to(self.reading.end)
 
     def unread(self, why: str) -> None:
-        """The rest of the reading could not be had."""
+        """The rest of the range could not be read."""
         expected = f"entries up to LLSN {self.reading.end - 1}"
         self._note(FindingKind.UNREAD, self.next_llsn, self._next_glsn(), why, expected)
-        self._pass_over(self.reading.end)
+        self._skip_to(self.reading.end)
 
     def outcome(self) -> TaskFindings:
-        """To be asked for at the end."""
+        """The findings, at the end."""
         self._close_up_to(self.next_llsn)
         return TaskFindings(tuple(self.blocks), tuple(self.findings), self.more_findings)
 
     # --- batches -------------------------------------------------------------------------------------------------------
 
-    def _take_batches(self, payload: Buffer, runs: list[CommittedRun]) -> set[int]:
+    def _add_batches(self, payload: Buffer, runs: list[CommittedRun]) -> set[int]:
         """Returns where batches begin."""
         firsts: set[int] = set()
         at = 0
@@ -127,7 +127,7 @@ class Walk:
             if not self._in_place(header, runs, leading=at == 0):
                 break
             self._close_up_to(header.first_llsn)
-            self._take_batch(payload, at, header, runs)
+            self._add_batch(payload, at, header, runs)
             firsts.add(header.first_llsn)
             self.next_llsn = header.end_llsn
             at += header.size
@@ -149,10 +149,10 @@ class Walk:
             found,
             f"a batch that begins at LLSN {expected}",
         )
-        self._pass_over(first)
+        self._skip_to(first)
         return True
 
-    def _take_batch(self, payload: Buffer, at: int, header: BatchHeader, runs: list[CommittedRun]) -> None:
+    def _add_batch(self, payload: Buffer, at: int, header: BatchHeader, runs: list[CommittedRun]) -> None:
         try:
             check_body(payload, header, at)
             check_offsets(payload, header, at)
@@ -171,7 +171,7 @@ class Walk:
 
     # --- order ---------------------------------------------------------------------------------------------------------
 
-    def _take_runs(self, runs: list[CommittedRun]) -> None:
+    def _add_runs(self, runs: list[CommittedRun]) -> None:
         for run in cut(runs, self._ordered_end, self.reading.end):
             if run.llsn != self._ordered_end:
                 found = f"no order for LLSNs {self._ordered_end} to {run.llsn - 1}"
@@ -228,8 +228,8 @@ class Walk:
         )
         self._open = _Open(block.end, self._block_end(block.end))
 
-    def _pass_over(self, llsn: int, *, trimmed: bool = False) -> None:
-        """Go on at `llsn`: what is before it is not read."""
+    def _skip_to(self, llsn: int, *, trimmed: bool = False) -> None:
+        """Continue at `llsn`: what is before it is not read."""
         llsn = min(llsn, self.reading.end)
         self._close_up_to(self.next_llsn)
         while self._open.begin < llsn:

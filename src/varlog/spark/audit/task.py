@@ -20,16 +20,16 @@ from varlog.spark.audit.replica_rules import Walk
 from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.options import LogLocation
 
-# A replica applies what was ordered a moment later: so long is waited for what it does not have yet.
+# A replica applies commits a moment after they are ordered: how long to wait for what it does not have yet.
 WAIT_S = 3.0
-# A node that does not answer is asked again so often, each time after a longer pause.
+# Pauses before a node that does not answer is asked again.
 PAUSES_S = (0.2, 0.5, 1.0)
 
 T = TypeVar("T")
 
 
 class ReplicaSource(Protocol):
-    """A storage node, as far as its own replica or log unit of a stream goes."""
+    """The replica or log unit of a stream on one storage node."""
 
     async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> StreamRange: ...
 
@@ -38,19 +38,19 @@ class ReplicaSource(Protocol):
     ) -> RawBatches: ...
 
 
-async def holder(log: Log, node: int) -> ReplicaSource:
-    """By a view of now. Unavailable: a sequenced topic that has not begun."""
+async def replica_source(log: Log, node: int) -> ReplicaSource:
+    """By a fresh view. Unavailable: a sequenced topic without a projection yet."""
     one = log.connector.on_node(node)
     if not log.topic.sequenced:
         return one
     projection = (await log.connector.view()).projection(log.topic.topic)
     if projection is None:
-        raise Unavailable(f"topic {log.topic.name!r} is still being made")
+        raise Unavailable(f"topic {log.topic.name!r} is still being created")
     return UnitNode(one, projection)
 
 
 class Task:
-    """Picklable: what Spark runs on an executor for each reading."""
+    """Picklable: what Spark runs on an executor for each range."""
 
     def __init__(self, where: LogLocation) -> None:
         self._where = where
@@ -59,8 +59,8 @@ class Task:
         return read_replica(connection_to(self._where), reading)
 
 
-def patiently(connection: SparkConnection, ask: Callable[[], Coroutine[object, object, T]]) -> T:
-    """What a node answers; one that does not is asked again, a few times: it may have just started."""
+def retried(connection: SparkConnection, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+    """The answer of a node, with a few retries: it may have just started."""
     for pause_s in PAUSES_S:
         try:
             return connection.run(ask())
@@ -70,13 +70,13 @@ def patiently(connection: SparkConnection, ask: Callable[[], Coroutine[object, o
 
 
 def read_replica(connection: SparkConnection, reading: AuditRange) -> TaskFindings:
-    """All of it, over damage; what cannot be read is said."""
+    """Read the whole range, past damage; what cannot be read becomes a finding."""
     walk = Walk(reading)
     failures = 0
     while walk.next_llsn < reading.end:
         before = walk.next_llsn
         try:
-            one = connection.run(holder(connection.fresh_log(reading.topic), reading.node))
+            one = connection.run(replica_source(connection.fresh_log(reading.topic), reading.node))
             _read_on(connection, one, walk)
             failures = 0
         except VarlogError as error:
@@ -89,7 +89,7 @@ def read_replica(connection: SparkConnection, reading: AuditRange) -> TaskFindin
 
 
 def _read_on(connection: SparkConnection, one: ReplicaSource, walk: Walk) -> None:
-    """Until the end of the reading, or the first trouble, which is dealt with."""
+    """Read until the end of the range, or up to the first problem, which is recorded."""
     reading = walk.reading
     pieces = connection.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
     try:
@@ -97,7 +97,7 @@ def _read_on(connection: SparkConnection, one: ReplicaSource, walk: Walk) -> Non
             if not fetched.payload:
                 walk.ends(fetched.committed_end)
                 return
-            walk.take(fetched.rows, fetched.payload)
+            walk.add(fetched.rows, fetched.payload)
             if walk.stuck:
                 break
     except CorruptBatch as damage:
@@ -113,7 +113,7 @@ def _read_on(connection: SparkConnection, one: ReplicaSource, walk: Walk) -> Non
 async def _pieces(
     one: ReplicaSource, log_stream: int, llsn: int, end: int
 ) -> AsyncGenerator[RawBatches, None]:
-    """Batch after batch from `llsn` on, one fetch each; the last one may be without any: the replica ends there."""
+    """Batches from `llsn` on, fetch by fetch; an empty fetch is the last: the replica ends there."""
     while llsn < end:
         fetched = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
         yield fetched
@@ -123,9 +123,10 @@ async def _pieces(
 
 
 async def _readable_from(one: ReplicaSource, log_stream: int, damaged: int, end: int) -> int:
-    """The first LLSN above `damaged` from which the replica can be read again, or `end`: looked for in growing steps, then halved.
+    """The first LLSN above `damaged` from which the replica can be read again, or `end`: searched in growing steps, then by
+    bisection.
 
-    A damaged header hides how long its batch is, so what follows is found only at the next place that the node's index knows.
+    A damaged header hides how long its batch is, so what follows is found only at the next batch in the node's index.
     """
     step = 1
     while damaged + step < end and not await _readable(one, log_stream, damaged + step):
@@ -149,40 +150,42 @@ async def _readable(one: ReplicaSource, log_stream: int, llsn: int) -> bool:
     return header.first_llsn <= llsn < header.end_llsn
 
 
-# UnitNode: one storage node's log unit, asked alone, in the words of a replica: bytes as it holds them, positions by arithmetic.
-#
-# A replica keeps the order of its entries beside them; a unit knows LLSNs only, and the projection says where in the order they
-# are.
+# --- log units ----------------------------------------------------------------------------------------------------------
+
 
 FETCH_BYTES = 2 * MIB
 
 
 class UnitNode:
-    """What an audit asks of a node, in the projection it was planned with. Answered in any epoch: nothing here moves."""
+    """One storage node's log unit with the interface of a replica.
+
+    A replica stores the order of its entries; a unit knows LLSNs only, and the projection of the plan gives their positions. Its
+    requests are answered in any epoch: they change nothing.
+    """
 
     def __init__(self, one: NodeClient, projection: Projection) -> None:
         self._one = one
         self._projection = projection
 
     async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> StreamRange:
-        """Where positions [begin, end) lie; how many bytes they are only if the unit says so just now."""
+        """Where positions [begin, end) lie, with their bytes if the unit can measure them now."""
         number = LogStreamID(log_stream)
         first, stop = (self._projection.llsn_from(number, GLSN(at)) for at in (begin, end))
         try:
-            told = await self._one.measure_unit(log_stream, self._projection.epoch, first, stop, points_max)
-            return StreamRange(first, stop, told.bytes, told.points)
+            found = await self._one.measure_unit(log_stream, self._projection.epoch, first, stop, points_max)
+            return StreamRange(first, stop, found.bytes, found.points)
         except VarlogError:
-            # Without a lease, or in another epoch by now: then it is one long piece, and read all the same.
+            # Without a lease, or in another epoch: one long piece, which can be read all the same.
             return StreamRange(first, stop, stop - first)
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
     ) -> RawBatches:
-        """Batches from `llsn` on, holes passed over, with the rows that the projection gives them."""
+        """Batches from `llsn` on without holes, with the rows that the projection gives them."""
         try:
             next_llsn, payload = await self._one.copy_unit(log_stream, llsn, bytes_max or FETCH_BYTES)
         except CorruptBatch:
-            # Somewhere in all of that: the first batch alone says whether it is there.
+            # Somewhere in this fetch: the first batch alone shows whether it is that one.
             next_llsn, payload = await self._one.copy_unit(log_stream, llsn, 1)
         if not payload or parse_header(payload).first_llsn > llsn:
             await self._check_trimmed(log_stream, llsn)
@@ -192,7 +195,7 @@ class UnitNode:
         return RawBatches(rows, next_llsn, LLSN(llsn), payload)
 
     async def _check_trimmed(self, log_stream: int, llsn: int) -> None:
-        """A unit passes over what was trimmed as it does over a hole."""
+        """A unit skips trimmed positions as it skips holes."""
         units = (await self._one.status()).units
         low = next((unit.low for unit in units if unit.log_stream == log_stream), LLSN(0))
         if llsn < low:

@@ -38,17 +38,17 @@ from varlog.spark.audit.plan_rules import (
     readings,
     stream_plan,
 )
-from varlog.spark.audit.task import holder, patiently
+from varlog.spark.audit.task import replica_source, retried
 from varlog.spark.connection import SparkConnection
 from varlog.spark.read.origin import settled_mark
 
-# So many blocks that differ are read again, batch by batch; those behind them are counted.
+# Differing blocks that are read again, batch by batch; further ones are counted.
 LISTED_BLOCKS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAudit:
-    """Positions [begin, end) of a topic were looked at; `clean`: and all of them are as they should be."""
+    """Positions [begin, end) of a topic were read; `clean`: all of them are correct."""
 
     topic: str
     begin: int
@@ -59,7 +59,7 @@ class TopicAudit:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAudit:
-    """What was read of one replica, and what came of it."""
+    """What was read of one replica, and the result."""
 
     topic: str
     log_stream: int
@@ -71,7 +71,7 @@ class ReplicaAudit:
 
 
 class AuditedTopic:
-    """One topic: what is to be read, what was found, and what must be looked at again."""
+    """One topic: what to read, what was found, and what to read again."""
 
     def __init__(self, connection: SparkConnection, topic: str, begin: int | None, end: int | None) -> None:
         self.topic = topic
@@ -111,8 +111,8 @@ class AuditedTopic:
         return [node for node in replicas if (log_stream, node) in self._statuses]
 
     def _fill_holes(self) -> None:
-        """Positions of a sequenced topic that were given, and that nobody has looked at since: reading them settles what they hold,
-        on every node of the chain (R-SEQ-8)."""
+        """Positions of a sequenced topic that were assigned and not read since: reading them decides their content on every
+        node of the chain (R-SEQ-8)."""
         if self._projection is None:
             return
         for stream in self._streams:
@@ -122,7 +122,7 @@ class AuditedTopic:
         """From where some node of the chain has a hole."""
         first, end = (projection.llsn_from(log_stream, GLSN(at)) for at in (self._begin, self._end))
         for node in projection.chain(log_stream).nodes:
-            with contextlib.suppress(VarlogError):  # one that does not answer is told of below
+            with contextlib.suppress(VarlogError):  # one that does not answer is reported below
                 units = (await self._log.connector.on_node(node).status()).units
                 dense_end = next((unit.dense_end for unit in units if unit.log_stream == log_stream), first)
                 if (begin := max(first, dense_end)) < end:
@@ -133,13 +133,13 @@ class AuditedTopic:
                             pass
 
     def _ask_nodes(self) -> dict[tuple[int, int], ReplicaStatus | UnitStatus]:
-        """What each node says of its replicas of this topic; one that says nothing is a finding, and so is one that is away from
-        its chain."""
+        """The status of each replica of this topic; a node that does not answer is a finding, and so is one that is away from its
+        chain."""
         statuses: dict[tuple[int, int], ReplicaStatus | UnitStatus] = {}
         silent_nodes: dict[int, str] = {}
         for node in sorted({node for stream in self._streams for node in stream.replicas}):
             try:
-                status = patiently(self._connection, self._log.connector.on_node(node).status)
+                status = retried(self._connection, self._log.connector.on_node(node).status)
                 statuses |= {(replica.log_stream, node): replica for replica in status.replicas}
                 statuses |= {(unit.log_stream, node): unit for unit in status.units}
             except VarlogError as error:
@@ -159,8 +159,8 @@ class AuditedTopic:
         claims: dict[int, ReplicaExtent] = {}
         for node in self._nodes(log_stream):
             try:
-                told = patiently(self._connection, partial(self._measured, log_stream, node))
-                claims[node] = ReplicaExtent(told.begin, told.end, told.bytes, told.points)
+                found = retried(self._connection, partial(self._measured, log_stream, node))
+                claims[node] = ReplicaExtent(found.begin, found.end, found.bytes, found.points)
             except VarlogError as error:
                 status = self._statuses.pop((log_stream, node))
                 trouble = f"; the node says: {status.trouble}" if status.trouble else ""
@@ -172,7 +172,7 @@ class AuditedTopic:
         return plan
 
     async def _measured(self, log_stream: int, node: int) -> StreamRange:
-        one = await holder(self._log, node)
+        one = await replica_source(self._log, node)
         return await one.measure(log_stream, self._begin, self._end)
 
     def readings(self, bytes_a_task: int) -> list[AuditRange]:
@@ -183,11 +183,11 @@ class AuditedTopic:
             for reading in readings(plan, self.topic, self._paths, self._nodes(plan.log_stream), bytes_a_task)
         ]
 
-    # --- judging -------------------------------------------------------------------------------------------------------
+    # --- comparing -------------------------------------------------------------------------------------------------------
 
     def compare(self, outcomes: Iterable[TaskFindings]) -> None:
-        """Everything was read once."""
-        self._take(outcomes)
+        """After everything was read once."""
+        self._add(outcomes)
         self.findings += out_of_order(self._blocks, self.topic, self._paths)
         self._places = by_block(self._blocks)
         self._differing = differing(self._places)
@@ -198,14 +198,14 @@ class AuditedTopic:
             if piece * GLSN_BLOCK >= low or low <= self._begin
         ]
 
-    def _take(self, outcomes: Iterable[TaskFindings]) -> None:
+    def _add(self, outcomes: Iterable[TaskFindings]) -> None:
         for outcome in outcomes:
             self._blocks += outcome.blocks
             self.findings += outcome.findings
             self.more_findings += outcome.more_findings
 
     def _low_after(self) -> int:
-        """The oldest position that was there all the time."""
+        """The oldest position that was not trimmed during the audit."""
         if any(block.trimmed for block in self._blocks):
             self._trimmed = self._connection.run(self._log.trimmed())
         return max(self._begin, self._trimmed + 1)
@@ -239,7 +239,7 @@ class AuditedTopic:
         return [(block.log_stream, block.begin, block.end, block.node) for block in blocks]
 
     def conclude(self, outcomes: Sequence[TaskFindings]) -> None:
-        """What was to be looked at closely was."""
+        """After the differences were read again."""
         listed: dict[BlockKey, list[Block]] = defaultdict(list)
         for outcome in outcomes:
             for block in outcome.blocks:
@@ -248,22 +248,22 @@ class AuditedTopic:
         for place in self._differing:
             found = divergences(listed[place], self.topic, self._paths)
             self.findings += found or differed(self._places[place], self.topic, self._paths)
-        self._look_for_holes(listed)
+        self._find_holes(listed)
         self.findings = [self._located(finding) for finding in self.findings]
 
     def _located(self, finding: Finding) -> Finding:
-        """With its GLSN: a replica that is damaged there could not say it, another one can."""
+        """With its GLSN, which a replica that is damaged there does not know, and another one does."""
         if finding.glsn or not finding.llsn:
             return finding
         for node in self._nodes(finding.log_stream):
             with contextlib.suppress(VarlogError):
-                one = self._connection.run(holder(self._log, node))
+                one = self._connection.run(replica_source(self._log, node))
                 rows = self._connection.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1)).rows
                 if rows and rows[0][0] == finding.llsn:
                     return replace(finding, glsn=rows[0][1])
         return finding
 
-    def _look_for_holes(self, listed: Mapping[BlockKey, Sequence[Block]]) -> None:
+    def _find_holes(self, listed: Mapping[BlockKey, Sequence[Block]]) -> None:
         runs = [(block.log_stream, run) for block in majority_blocks(listed).values() for run in block.runs]
         proven = len(majority_blocks(self._places)) == len(self._places) and len(self._plans) == len(
             self._streams
@@ -287,7 +287,7 @@ class AuditedTopic:
             )
         )
 
-    # --- telling -------------------------------------------------------------------------------------------------------
+    # --- reports -------------------------------------------------------------------------------------------------------
 
     def result(self) -> TopicAudit:
         return TopicAudit(self.topic, self._begin, self._end, len(self._streams), not self.findings)

@@ -1,7 +1,7 @@
 """archive(): copies a topic into Parquet files exactly once; optionally trims it.
 
 Once, or continuously. A range is written into a directory of its own, read back and checked, then committed by one new file of
-the manifest; only what the manifest names is trimmed. A run that is killed anywhere is followed by one that goes on behind the
+the manifest; only what the manifest names is trimmed. After a crash at any point, the next run continues at the
 manifest's end.
 """
 
@@ -34,15 +34,15 @@ from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.writer import ArchiveWriter, archive_session
 from varlog.spark.jobs.progress import Progress, java_ended, silent
 
-# A continuous archive looks for new entries so often, and writes what is less than a range after so long.
-LOOK_EVERY_S = 1.0
+# How often a continuous archive checks for new entries, and when it writes a partial range.
+POLL_S = 1.0
 REST_AFTER_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """What a run did (or, as a dry run, would do), and how things are now. `begin` and `end`: the positions in the archive, the end
-    exclusive; `trimmed`: the newest position that is gone from the log; `behind`: how many positions are not archived."""
+    """What a run did (or, in a dry run, would do), and the state after it. `begin` and `end`: the positions in the archive, the end
+    exclusive; `trimmed`: the newest trimmed position of the log; `behind`: how many positions are not archived."""
 
     topic: str
     path: str
@@ -67,7 +67,7 @@ class ArchiveSettings:
     keep_records: int = 0
     respect_readers: bool = True
     rest_after_s: float = REST_AFTER_S
-    look_every_s: float = LOOK_EVERY_S
+    poll_s: float = POLL_S
 
     def __post_init__(self) -> None:
         if self.range_records < 1 or self.file_bytes < 1 or self.keep_records < 0:
@@ -95,8 +95,8 @@ def archive(
 ) -> ArchiveReport:
     """Archive a topic below `path`: everything that is in the log now, or with `continuous` until `stop` is set (or Ctrl-C).
 
-    With `trim`, what is archived is trimmed from the log, but for the newest `keep_records`, and (unless told otherwise) what a
-    named reader has still to read. The archive is a named reader itself: its lag is in `varlog status`.
+    With `trim`, what is archived is trimmed from the log, except the newest `keep_records` and (with `respect_readers`) what a
+    named reader has not read yet. The archive is a named reader itself: its lag is in `varlog status`.
     """
     settings = ArchiveSettings(range_records, file_bytes, trim, keep_records, respect_readers, rest_after_s)
     with varlog.connect(address, topic, create=False) as log:
@@ -126,23 +126,24 @@ class Archiver:
         self.topic = log.topic
         self._spark = archive_session(spark)
         files = HadoopFiles(spark, path)
-        self.keeper = ArchiveWriter(self._spark, files, int(log.connector.view().cluster), self.topic)
+        self.writer = ArchiveWriter(self._spark, files, int(log.connector.view().cluster), self.topic)
         self.path = files.path
-        self.reader = reader_name(files.path)
+        self.reader = archive_reader(files.path)
         self._log = log
         self._source = {"address": address, "topic": self.topic.name}
         self._settings = settings
         self._progress = progress
         self._check_identity()
 
-    # --- What is there ------------------------------------------------------------------------------------------------
+    # --- the archive --------------------------------------------------------------------------------------------------
 
     @property
     def contents(self) -> Contents:
-        return self.keeper.contents
+        return self.writer.contents
 
     def _check_identity(self) -> None:
-        """Two clusters can have the same id, and each a topic of this name and id: where log and archive overlap, they agree."""
+        """Two clusters can have the same id, and each a topic of this name and id: where log and archive overlap, they must
+        agree."""
         if not self.contents:
             return
         last = self.contents.commits[-1]
@@ -161,10 +162,10 @@ class Archiver:
             )
 
     def archived_end(self) -> int:
-        """The next position to archive. Refuses a gap: the archive would never be whole again."""
+        """The next position to archive. Refuses a gap: the archive would never be complete again."""
         oldest = self._log.trimmed() + 1
         if not self.contents or oldest > self.contents.end:
-            self.keeper.look()  # another archiver may have written, and trimmed
+            self.writer.refresh()  # another archiver may have written, and trimmed
         if not self.contents:
             return max(oldest, self.topic.first)
         if oldest > self.contents.end:
@@ -175,22 +176,22 @@ class Archiver:
             )
         return self.contents.end
 
-    # --- The run ------------------------------------------------------------------------------------------------------
+    # --- the run ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Say where the archive stands before anything else: from now on a trim that respects readers spares the rest."""
-        self.keeper.clean()
-        self._tell_reader()
+        """Report the archive's position first: from now on a trim that respects readers spares the rest."""
+        self.writer.clean()
+        self._move_reader()
 
     def run_once(self) -> None:
-        """All that is in the log now: an archive of a log that grows all the time must end too."""
+        """Everything that is in the log now: a run must end although the log grows."""
         newest = self._log.tail()
         while self._step(newest, rest=True):
             self._trim()
         self._trim()
 
     def run_until(self, stop: threading.Event) -> None:
-        """Range after range, until it is told to stop; a KeyboardInterrupt is that too."""
+        """Range after range, until `stop` is set or KeyboardInterrupt."""
         waiting_since = time.monotonic()
         try:
             while not stop.is_set():
@@ -202,7 +203,7 @@ class Archiver:
                     waiting_since = time.monotonic()
                     self._trim()
                 else:
-                    stop.wait(self._settings.look_every_s)
+                    stop.wait(self._settings.poll_s)
             self._trim()
         except KeyboardInterrupt:
             return
@@ -224,23 +225,23 @@ class Archiver:
                 return False
             self._add(begin, end)
         except Exception:
-            self.keeper.look()
+            self.writer.refresh()
             if not self.contents or self.contents.end <= begin:
                 raise
-            # Another archiver was faster, and has trimmed and cleaned up behind it: our trouble with that is of no interest.
-        self.keeper.clean()
-        self._tell_reader()
+            # Another archiver was faster, and has trimmed and cleaned up behind it: the error does not matter.
+        self.writer.clean()
+        self._move_reader()
         self._progress(f"archiving {self.topic.name}", end - 1, newest)
         return True
 
     def _add(self, begin: int, end: int) -> None:
         parts = files_of_range(begin, end, self._bytes(begin, end), self._settings.file_bytes)
         last = self._log.read(end - 1)
-        self.keeper.add(self._rows(begin, end), begin, end, parts, zlib.crc32(last.data), self._explain)
+        self.writer.add(self._rows(begin, end), begin, end, parts, zlib.crc32(last.data), self._explain)
 
     def _end_with_an_entry(self, begin: int, end: int, newest: int) -> int:
-        """The last position of a range holds an entry, so that its checksum can tell the log again: given-up ones at the end are
-        left for the next range. `begin`: none of those up to `newest` holds one."""
+        """The last position of a range holds an entry, whose checksum identifies the log later: junk positions at the end are
+        left for the next range. Returns `begin` if no position up to `newest` holds an entry."""
         while True:
             for last in range(end - 1, begin - 1, -1):
                 with suppress(JunkPosition):
@@ -251,7 +252,7 @@ class Archiver:
             end = min(end + self._settings.range_records, newest + 1)
 
     def _explain(self, gaps: Sequence[tuple[int, int]]) -> None:
-        """Positions without a row: of a sequenced topic those that the log itself passes over, of another none."""
+        """Positions without a row: junk positions of a sequenced topic; a committed topic has none."""
         for begin, end in gaps:
             entry = (
                 next(iter(self._log.subscribe(GLSN(begin), GLSN(end))), None)
@@ -274,10 +275,10 @@ class Archiver:
         )
         return sum(found.bytes for found in measured)
 
-    def _tell_reader(self) -> None:
+    def _move_reader(self) -> None:
         self._log.set_reader(self.reader, GLSN(self.archived_end() - 1), back=True)
 
-    # --- The trim -----------------------------------------------------------------------------------------------------
+    # --- trimming -----------------------------------------------------------------------------------------------------
 
     def _trim(self) -> None:
         point = self._trim_point() if self._settings.trim else None
@@ -286,7 +287,7 @@ class Archiver:
         try:
             self._log.trim(GLSN(point), respect_readers=self._settings.respect_readers)
         except ReaderBehind:
-            return  # it has come since we looked: next time
+            return  # the reader appeared in the meantime: next time
 
     def _trim_point(self) -> int | None:
         if not self.contents:
@@ -302,7 +303,7 @@ class Archiver:
             self._log.trimmed(),
         )
 
-    # --- What it says -------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------
 
     def plan(self) -> ArchiveReport:
         """What `run_once` would do now, without doing it."""
@@ -331,9 +332,9 @@ class Archiver:
             self.topic.name,
             self.path,
             self.reader,
-            len(self.keeper.written),
-            sum(commit.rows for commit in self.keeper.written),
-            sum(commit.bytes for commit in self.keeper.written),
+            len(self.writer.written),
+            sum(commit.rows for commit in self.writer.written),
+            sum(commit.bytes for commit in self.writer.written),
             self.contents.begin if self.contents else end,
             end,
             self._log.trimmed(),
@@ -342,7 +343,7 @@ class Archiver:
         )
 
 
-def reader_name(path: str) -> str:
-    """How the archive at a path is called among the topic's readers: names have no slashes."""
+def archive_reader(path: str) -> str:
+    """The archive's name among the topic's readers: names have no slashes."""
     last = "".join(letter for letter in path.rpartition("/")[2] if letter.isprintable())[:100]
     return f"archive:{last}:{zlib.crc32(path.encode()):08x}"

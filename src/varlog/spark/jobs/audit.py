@@ -1,8 +1,9 @@
 """audit(): reads every replica of every log stream and verifies the log.
 
-Proven, of the positions from the low watermark (or `begin`) to the tail at the start: every checksum, of headers and bodies; the
+Verified, of the positions from the low watermark (or `begin`) to the tail at the start: every checksum, of headers and bodies; the
 LLSNs of each replica without a gap; LLSN and GLSN rise together, and no batch is ordered in pieces; the replicas of a stream are
-equal; the positions of a topic are there once each, over all its streams. What cannot be read is a finding too: it is not proven.
+equal; the positions of a topic exist exactly once, over all its streams. What cannot be read is a finding as well:
+it is not verified.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["AuditReport", "Finding", "FindingKind", "ReplicaAudit", "TopicAudit"
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """`clean`: everything was read, and nothing is wrong. `more_findings`: found, and not told one by one."""
+    """`clean`: everything was read, and nothing is wrong. `more_findings`: found, and not listed."""
 
     clean: bool
     topics: tuple[TopicAudit, ...]
@@ -53,7 +54,7 @@ def audit(
 ) -> AuditReport:
     """Audit one topic, or all (None). `begin` and `end` (exclusive) are positions; without them everything that is there now.
 
-    What was damaged is told to its storage node when all is read: the node mends it from the other replicas, the report stays.
+    Damage is reported to its storage node at the end: the node repairs it from the other replicas; the report stays the same.
     """
     started = time.monotonic()
     if topic is None and (begin is not None or end is not None):
@@ -78,7 +79,7 @@ def audit(
     for found in audits:
         found.compare(outcomes.get(found.topic, []))
     again = [one for found in audits for one in found.readings_again()]
-    listed = _read(spark, connection, again, "looking closely", progress)
+    listed = _read(spark, connection, again, "reading differences", progress)
     for found in audits:
         found.conclude(listed.get(found.topic, []))
     _report_damage(connection, [finding for found in audits for finding in found.findings])

@@ -1,7 +1,7 @@
 """The target topic of a copy, which keeps the positions of its source.
 
-It has one log stream, and only the copy writes to it. In a topic with one log stream, positions follow each other as its entries
-do, from its first one on. So a copy needs no account of its own: how far it is, is where the topic ends.
+It has one log stream, and only the copy writes to it. In a topic with one log stream, positions are
+consecutive from its first one on. So a copy needs no record of its own: its progress is the end of the topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLUMNS = ("glsn", "timestamp", "data")
 
 
 def find_target(address: str, topic: str, first: int) -> Topic | None:
-    """The topic, if it is there and can be such a copy; None if it has to be made."""
+    """The topic, if it exists and can be such a copy; None if it has to be created."""
     with varlog.admin(address) as admin:
         found = admin.view().topic_named(topic)
         if found is None:
@@ -29,23 +29,23 @@ def find_target(address: str, topic: str, first: int) -> Topic | None:
     if found.sequenced:
         raise PreconditionFailed(
             f"topic {topic!r} at {address} is sequenced, and a copy that keeps positions needs a committed one: copy into a topic "
-            "that is not there yet"
+            "that does not exist yet"
         )
     if streams != 1:
         raise PreconditionFailed(
             f"topic {topic!r} at {address} has {streams} log streams, and a copy that keeps positions needs exactly one: copy into "
-            "a topic that is not there yet"
+            "a topic that does not exist yet"
         )
     if found.first > first:
         raise PreconditionFailed(
             f"the first position of topic {topic!r} at {address} is {found.first}, and the copy begins at {first}: copy into a "
-            "topic that is not there yet"
+            "topic that does not exist yet"
         )
     return found
 
 
-def make_target(address: str, topic: str, first: int) -> Topic:
-    """The same; made if it is not there. Its first position is `first`, so that every position is kept."""
+def create_target(address: str, topic: str, first: int) -> Topic:
+    """The same; created if missing. Its first position is `first`, so that every position is kept."""
     found = find_target(address, topic, first)
     if found is not None:
         return found
@@ -54,7 +54,7 @@ def make_target(address: str, topic: str, first: int) -> Topic:
 
 
 def check_last(log: varlog.Log, data: bytes, time_us: int) -> None:
-    """Refuse a topic that others have written to: its newest entry must be the one that the copy has there."""
+    """Refuse a topic with foreign entries: its newest entry must equal the one at that position of the source."""
     newest = log.tail()
     try:
         entry = log.read(newest)
@@ -62,15 +62,15 @@ def check_last(log: varlog.Log, data: bytes, time_us: int) -> None:
         return
     if entry.data != data or entry.time_us != time_us:
         raise PreconditionFailed(
-            f"topic {log.topic.name!r} has something else at position {newest} than what it is to be a copy of: others have "
-            "written to it; copy into a topic that is not there yet"
+            f"topic {log.topic.name!r} differs at position {newest} from what it is to be a copy of: others have "
+            "written to it; copy into a topic that does not exist yet"
         )
 
 
 def write_copy(rows: DataFrame, address: str, topic: str) -> None:
-    """Rows that follow each other, to the positions that they have. What is there already is compared, and left as it is.
+    """Write consecutive rows to their positions. Existing entries are compared, and left as they are.
 
-    One task does it: one log stream takes one entry after the other anyway.
+    One task does it: one log stream appends one entry after the other anyway.
     """
     target = {"address": address, "topic": topic, "positions": "keep"}
     ordered = rows.select(*COLUMNS).sortWithinPartitions("glsn")

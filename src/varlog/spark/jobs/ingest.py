@@ -83,15 +83,13 @@ def ingest(
 
     `options` and `schema` are those of Spark's reader of that format. A DataFrame needs a `writer`: the name by which a second
     run recognises the first; its partitions must be the same in both. With `checkpoint`, `source` is a folder whose new files
-    are written: those that are there now, or with `follow` all that ever come.
+    are written: the present ones, or with `follow` also new ones.
     """
     reading = FileFormat(
         format, tuple(sorted((options or {}).items())), schema or "", column or "", expression or ""
     )
     job = _Ingest(spark, address, topic, reading, progress, dry_run)
-    connection_to(LogLocation(address)).log(
-        topic
-    )  # a topic that is not there is said before anything is read
+    connection_to(LogLocation(address)).log(topic)  # an unknown topic is reported before anything is read
     if isinstance(source, DataFrame):
         if not writer:
             raise IngestError(
@@ -204,7 +202,7 @@ def _follow(query: StreamingQuery, what: str, progress: Progress) -> int:
     try:
         while True:
             ended = query.awaitTermination(1)
-            rows |= {told.batchId: told.numInputRows for told in query.recentProgress}
+            rows |= {batch.batchId: batch.numInputRows for batch in query.recentProgress}
             progress(what, sum(rows.values()), 0)
             if ended:
                 return sum(rows.values())

@@ -8,12 +8,12 @@ from hashlib import blake2b
 
 # Our word for a format, and Spark's.
 FORMATS = {"parquet": "parquet", "csv": "csv", "json": "json", "text": "text", "binary": "binaryFile"}
-# A stream must be told the columns of these: later files may look different from those that are there.
+# A stream needs the columns of these: later files may differ from the present ones.
 UNTYPED = ("csv", "json")
 WHOLE_ROW = "to_json(struct(*))"
 
 # How Spark cuts files into partitions, so that a run on other machines cuts the same: by these numbers and the files alone, not by
-# the number of cores. Files are named one by one and in order, because those of equal size stay in the order they are named in.
+# the number of cores. Files are listed individually and in order, because those of equal size stay in the order of the list.
 SPLIT_BYTES = 32 * 1024 * 1024
 PINNED_SPLITS: Mapping[str, str | None] = {
     "spark.sql.files.maxPartitionBytes": str(SPLIT_BYTES),
@@ -26,7 +26,7 @@ ColumnField = tuple[str, str]  # a column's name, and its type as Spark writes i
 
 
 class IngestError(ValueError):
-    """Something that cannot be ingested as it was asked: the sentence names the option."""
+    """Something that cannot be ingested as requested: the message names the option."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,12 +88,12 @@ def check_entry_type(kind: str, reading: FileFormat) -> None:
 
 
 def writer_name(topic: str, reading: FileFormat, files: Sequence[SourceFile]) -> str:
-    """The same for the same files read the same way into the same topic: whoever does it again goes on, or finds it done."""
-    told = [topic, reading.format, reading.schema, reading.column, reading.expression]
-    told += [f"{key.lower()}={value}" for key, value in sorted(reading.options)]
-    told += [f"{file.path}\0{file.size}\0{file.modified_us}" for file in sorted(files)]
-    told.append(f"{SPLIT_BYTES}")
-    return "ingest-" + blake2b("\1".join(told).encode(), digest_size=8).hexdigest()
+    """The same for the same files read the same way into the same topic: a repeated run continues, or finds it done."""
+    identity = [topic, reading.format, reading.schema, reading.column, reading.expression]
+    identity += [f"{key.lower()}={value}" for key, value in sorted(reading.options)]
+    identity += [f"{file.path}\0{file.size}\0{file.modified_us}" for file in sorted(files)]
+    identity.append(f"{SPLIT_BYTES}")
+    return "ingest-" + blake2b("\1".join(identity).encode(), digest_size=8).hexdigest()
 
 
 def literal_path(path: str) -> str:
@@ -102,7 +102,7 @@ def literal_path(path: str) -> str:
 
 
 def _column(fields: Sequence[ColumnField], wanted: str) -> str:
-    """Spark does not tell upper from lower case."""
+    """Spark ignores case."""
     for name, _ in fields:
         if name.lower() == wanted.lower():
             return name

@@ -1,7 +1,7 @@
 """mirror(): copies a topic to another cluster exactly once.
 
-Positions, bytes and times are kept. Once, or continuously. How far the mirror is, is where its topic ends: a checkpoint that was
-lost, or written before its batch was, costs nothing but a comparison of what is there already.
+Positions, bytes and times are kept. Once, or continuously. The mirror's progress is the end of its topic: a checkpoint that was
+lost, or written before its batch, costs only a comparison with existing entries.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import varlog
 from varlog.model.errors import PreconditionFailed, Trimmed
 from varlog.model.ids import NAME_CHARACTERS_MAX
 from varlog.spark.archive.archive_rules import range_text
-from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
+from varlog.spark.jobs.copy_target import check_last, create_target, find_target, write_copy
 from varlog.spark.jobs.progress import Progress, java_ended, silent
 
 BATCH_RECORDS = 500_000
-LOOK_EVERY_S = 0.2
+POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """Positions [begin, end) are mirrored, `rows_written` of them by this run (as a dry run: would be); `behind` are not yet."""
+    """Positions [begin, end) are mirrored, `rows_written` of them by this run (in a dry run: would be); `behind` are not yet."""
 
     topic: str
     to_topic: str
@@ -57,19 +57,19 @@ def mirror(
     progress: Progress = silent,
     dry_run: bool = False,
 ) -> MirrorReport:
-    """Copy `topic` to `to_topic`, which is made with one log stream: until `stop` is set (or Ctrl-C), or what is there now.
+    """Copy `topic` to `to_topic`, which is created with one log stream: until `stop` is set (or Ctrl-C), or what exists now.
 
-    `checkpoint` is where Spark notes how far the query is; "" is a directory that goes with this run, and is as good. On the
-    source it is a named reader: its lag is in `varlog status`, and a trim can respect it.
+    `checkpoint` is where Spark records the progress of the query; "" is a temporary directory, which works as well. On the source
+    the mirror is a named reader: its lag is in `varlog status`, and a trim can respect it.
     """
     with varlog.connect(address, topic, create=False) as source:
         if source.topic.sequenced:
             raise PreconditionFailed(
-                f"topic {topic!r} is sequenced: positions that were given up have no entry, and a mirror has one at each. Archive "
+                f"topic {topic!r} is sequenced: junk positions have no entry, and a mirror has one at each. Archive "
                 "it (`varlog spark archive`), or read it and write its rows to a committed topic"
             )
         first = max(source.trimmed() + 1, source.topic.first)
-        make = find_target if dry_run else make_target
+        make = find_target if dry_run else create_target
         if make(to_address, to_topic, first) is None:
             return _report(source, None, (to_address, to_topic), first, dry_run=True)
         with varlog.connect(to_address, to_topic, create=False) as target:
@@ -81,18 +81,18 @@ def mirror(
 
 
 def _next_position(source: varlog.Log, target: varlog.Log) -> int:
-    """Where the mirror goes on. Refuses one that cannot: with entries of others, or behind what is trimmed."""
+    """Where the mirror continues. Refuses one that cannot: with foreign entries, or behind what is trimmed."""
     newest, oldest = target.tail(), max(source.trimmed() + 1, source.topic.first)
     if newest > source.tail():
         raise PreconditionFailed(
             f"topic {target.topic.name!r} goes up to position {newest}, and {source.topic.name!r} only to {source.tail()}: others "
-            "have written to it; mirror into a topic that is not there yet"
+            "have written to it; mirror into a topic that does not exist yet"
         )
     if newest + 1 < oldest:
         raise PreconditionFailed(
             f"{range_text(newest + 1, oldest)} of topic {source.topic.name!r} were trimmed before they were "
             "mirrored: mirror into a "
-            "topic that is not there yet"
+            "topic that does not exist yet"
         )
     if newest >= target.topic.first:
         try:
@@ -144,8 +144,8 @@ class _Mirroring:
             finally:
                 with suppress(Exception):
                     query.stop()
-        # The query itself says so when it begins the next batch, which may never come.
-        self._source.set_reader(reader_name(*self._target_at), self._target.tail())
+        # The query itself reports it when it begins the next batch, which may never come.
+        self._source.set_reader(mirror_reader(*self._target_at), self._target.tail())
 
     def _started(self, checkpoint: str, continuous: bool, batch_records: int) -> StreamingQuery:
         address, topic = self._source_at
@@ -154,14 +154,14 @@ class _Mirroring:
             "topic": topic,
             "startingOffsets": str(self._begin),
             "maxRecordsPerTrigger": str(batch_records),
-            "reader": reader_name(*self._target_at),
+            "reader": mirror_reader(*self._target_at),
         }
         rows = self._spark.readStream.format("varlog").options(**source).load()
         writing = rows.writeStream.foreachBatch(self._write).option("checkpointLocation", checkpoint)
         return (writing if continuous else writing.trigger(availableNow=True)).start()
 
     def _watch(self, query: StreamingQuery, stop: threading.Event, progress: Progress) -> None:
-        while query.isActive and not stop.wait(LOOK_EVERY_S):
+        while query.isActive and not stop.wait(POLL_S):
             progress(f"mirroring {self._source_at[1]}", self._target.tail(), self._source.tail())
         if (error := query.exception()) is not None:
             raise error
@@ -176,22 +176,22 @@ class _Mirroring:
         first = batch.agg({"glsn": "min"}).collect()[0][0]
         if first is not None and first > self._target.tail() + 1:
             raise PreconditionFailed(
-                f"the checkpoint goes on at position {first}, and topic {self._target_at[1]!r} at {self._target.tail() + 1}: it is "
-                "of another mirror; leave it out, and the mirror goes on where its topic ends"
+                f"the checkpoint is at position {first}, and topic {self._target_at[1]!r} at {self._target.tail() + 1}: it is "
+                "of another mirror; leave it out, and the mirror continues where its topic ends"
             )
         self._checked = True
 
 
 @contextmanager
-def _checkpoint(given: str) -> Iterator[str]:
-    if given:
-        yield given
+def _checkpoint(path: str) -> Iterator[str]:
+    if path:
+        yield path
         return
-    made = tempfile.mkdtemp(prefix="varlog-mirror-")
+    temporary = tempfile.mkdtemp(prefix="varlog-mirror-")
     try:
-        yield f"file:{made}"
+        yield f"file:{temporary}"
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _report(
@@ -203,7 +203,7 @@ def _report(
     return MirrorReport(
         source.topic.name,
         target_at[1],
-        reader_name(*target_at),
+        mirror_reader(*target_at),
         first,
         end,
         newest + 1 - begin if dry_run else end - begin,
@@ -212,6 +212,6 @@ def _report(
     )
 
 
-def reader_name(to_address: str, to_topic: str) -> str:
-    """How the mirror is called among the source's readers: one for each copy."""
+def mirror_reader(to_address: str, to_topic: str) -> str:
+    """The mirror's name among the source's readers: one per copy."""
     return f"mirror:{to_topic}@{to_address}"[:NAME_CHARACTERS_MAX]

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S = 0.3
+POLL_S = 0.3
 
 
 class Progress(Protocol):
-    """Takes what is being done, how much of it is done, and of how much; a total of 0 is not known."""
+    """Called with the step, how much of it is done, and the total; a total of 0 is unknown."""
 
     def __call__(self, what: str, done: int, total: int) -> None: ...
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """For who does not watch."""
+    """Reports nothing."""
 
 
 @contextmanager
 def watching(spark: SparkSession, what: str, progress: Progress) -> Iterator[None]:
-    """While Spark works inside the block: how many tasks of the stages that run now are done.
+    """While Spark works inside the block: how many tasks of the active stages are done.
 
-    Counts the stages of the whole session: a job usually has it to itself.
+    Counts the stages of the whole session, which a job usually has to itself.
     """
     if progress is silent:
         yield
@@ -49,7 +49,7 @@ def watching(spark: SparkSession, what: str, progress: Progress) -> Iterator[Non
 
 def _watch(spark: SparkSession, what: str, progress: Progress, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    while not over.wait(LOOK_EVERY_S):
+    while not over.wait(POLL_S):
         infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         running = [info for info in infos if info is not None]  # None: it ended between the two calls
         if running:
@@ -60,20 +60,18 @@ def _watch(spark: SparkSession, what: str, progress: Progress, over: threading.E
             )
 
 
-# Ends of jobs that go on for ever: SIGTERM and Ctrl-C ask them to stop between two steps, a second one ends them at once.
-
-
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that a signal sets. After the session was made: Spark takes Ctrl-C for itself then. In the main thread only."""
+    """An event that SIGTERM and Ctrl-C set, to stop a continuous job between two steps; a second signal ends it immediately. Use it
+    after the session was created, which installs a handler of its own, and in the main thread only."""
     stop = threading.Event()
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
@@ -82,10 +80,10 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 def java_ended(spark: SparkSession) -> bool:
-    """Whether Spark is gone. A signal to the whole process group ends Java before the job that it asks to stop: what fails for that
-    reason is no failure of the job."""
+    """Whether Spark is gone. A signal to the whole process group ends Java before the job that it asks to stop: errors for that
+    reason are no failure of the job."""
     context: Any = spark.sparkContext
     try:
         return bool(context._jsc is None or context._jsc.sc().isStopped())
-    except Exception:  # noqa: BLE001 - nobody answers there any more
+    except Exception:  # noqa: BLE001 - the JVM is gone
         return True

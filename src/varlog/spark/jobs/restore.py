@@ -1,7 +1,7 @@
 """restore(): copies an archive back into a topic with one log stream.
 
 The same positions, bytes and times. After a crash, a new run continues. The new topic has one log stream of its own: log_stream
-and llsn of the archived entries are not brought back.
+and llsn of the archived entries are not restored.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from varlog.spark.archive.archive_rules import ArchivedFile, Contents, files_bet
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.manifest import read_contents, topics_in
 from varlog.spark.archive.writer import archive_session
-from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
+from varlog.spark.jobs.copy_target import check_last, create_target, find_target, write_copy
 from varlog.spark.jobs.progress import Progress, silent
 
-# Small files are copied together, about so many bytes of them at a time.
+# Small files are copied together, about this many bytes at a time.
 GROUP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was restored (or, as a dry run, would be): positions [begin, end) of the archive; `rows_found` of them were there
-    before this run."""
+    """What was restored (or, in a dry run, would be): positions [begin, end) of the archive; `rows_found` of them existed before
+    this run."""
 
     topic: str
     path: str
@@ -51,9 +51,9 @@ def restore(
     progress: Progress = silent,
     dry_run: bool = False,
 ) -> RestoreReport:
-    """Bring the archive at `path` back as `topic`, which is made with one log stream, or was begun by an earlier run.
+    """Restore the archive at `path` as `topic`, which is created with one log stream, or was begun by an earlier run.
 
-    `source_topic`: which of the archive's, if it has several and none of them is named as `topic` is.
+    `source_topic`: the archive's topic, if it has several and none of them has the name `topic`.
     """
     files = HadoopFiles(spark, path)
     source = _source(files, source_topic, topic)
@@ -65,7 +65,7 @@ def restore(
             f"the archive of topic {source!r} at {files.path} is of a sequenced topic, some positions of which hold no entry: a "
             "topic that is restored has one at each. Read it with option archive, and write its rows to a topic of their own"
         )
-    make = find_target if dry_run else make_target
+    make = find_target if dry_run else create_target
     if make(address, topic, contents.begin) is None:
         found = contents.begin
     else:
@@ -85,21 +85,21 @@ def restore(
     )
 
 
-def _source(files: HadoopFiles, given: str | None, topic: str) -> str:
-    if given is not None:
-        return given
-    there = topics_in(files)
-    if topic in there or not there:
+def _source(files: HadoopFiles, source_topic: str | None, topic: str) -> str:
+    if source_topic is not None:
+        return source_topic
+    archived = topics_in(files)
+    if topic in archived or not archived:
         return topic
-    if len(there) > 1:
+    if len(archived) > 1:
         raise PreconditionFailed(
-            f"the archive at {files.path} has the topics {', '.join(there)}: say which with source_topic"
+            f"the archive at {files.path} has the topics {', '.join(archived)}: choose one with source_topic"
         )
-    return there[0]
+    return archived[0]
 
 
 class _Restoring:
-    """One archive on its way into one topic."""
+    """One run: an archive that is copied into a topic."""
 
     def __init__(self, spark: SparkSession, files: HadoopFiles, contents: Contents, log: varlog.Log) -> None:
         self._spark = archive_session(spark)
@@ -110,17 +110,17 @@ class _Restoring:
         self._log = log
 
     def next_position(self) -> int:
-        """Where to go on. Refuses a topic that has something else than the archive."""
+        """Where to continue. Refuses a topic whose entries differ from the archive."""
         begin = self._log.tail() + 1
         if begin > self._contents.end:
             raise PreconditionFailed(
                 f"topic {self._log.topic.name!r} goes up to position {begin - 1}, and the archive to {self._contents.end - 1}: "
-                "others have written to it; restore into a topic that is not there yet"
+                "others have written to it; restore into a topic that does not exist yet"
             )
         if begin < self._contents.begin:
             raise PreconditionFailed(
-                f"topic {self._log.topic.name!r} goes on at position {begin}, and the archive begins at {self._contents.begin}: "
-                "restore into a topic that is not there yet"
+                f"topic {self._log.topic.name!r} continues at position {begin}, and the archive begins at {self._contents.begin}: "
+                "restore into a topic that does not exist yet"
             )
         if begin > self._contents.begin:
             check_last(self._log, *self._archived(begin - 1))
@@ -148,12 +148,12 @@ class _Restoring:
         if end != self._contents.end:
             raise PreconditionFailed(
                 f"topic {self._log.topic.name!r} ends at position {end - 1} after the restore, not at {self._contents.end - 1}: "
-                "somebody else writes to it"
+                "another process writes to it"
             )
 
 
 def groups(files: list[ArchivedFile], bytes_max: int) -> Iterator[list[ArchivedFile]]:
-    """Files that follow each other, as many as fit together."""
+    """Consecutive files, grouped up to a size."""
     group: list[ArchivedFile] = []
     for file in files:
         if group and sum(found.bytes for found in group) + file.bytes > bytes_max:

@@ -26,7 +26,7 @@ from varlog.model.lsn import LSN_MAX
 from varlog.spark.read.resolve_rules import Interval, Selection
 
 COLUMNS = ("topic", "glsn", "llsn", "log_stream", "timestamp", "data")
-# So many positions are looked up one by one. A longer list is read as one range, and left to Spark as well.
+# Up to this many positions are looked up individually. A longer list is read as one range, and filtered by Spark.
 POSITIONS_MAX = 16
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """A log that is read, by whichever process of Spark. Positions are GLSNs, ranges half-open."""
+    """A log that is read, by any process of Spark. Positions are GLSNs, ranges half-open."""
 
     def cluster(self) -> int:
         """Its number."""
@@ -57,7 +57,7 @@ class Origin(Protocol):
     def batches(
         self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """LLSNs [begin, end) of a stream, as `Log.range` gives them. Trimmed, NotWritten: they are not there."""
+        """LLSNs [begin, end) of a stream, as `log.connector.range` returns them. Trimmed, NotWritten: they do not exist."""
         ...
 
 
@@ -95,7 +95,7 @@ class ClusterOrigin:
     def batches(
         self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
     ) -> Iterator[pa.RecordBatch]:
-        # Fetched in the loop's thread, made into columns in the task's: both have something to do.
+        # Fetched in the loop's thread, converted to columns in the task's: both work at the same time.
         builder = RangeBuilder(log_stream)
         for rows, chunk in self._connection.items(
             self._connection.log(topic).connector.chunks(log_stream, begin, end, cuts=cuts)
@@ -147,20 +147,20 @@ def _directory_at(path: str) -> DirectoryOrigin:
     return DirectoryOrigin(path)
 
 
-# Where a topic ends, for good: a position that is kept elsewhere (a checkpoint, a plan) must never be beyond the log's own end.
-#
-# The tail of a sequenced topic counts positions that were given and not written yet. If their appenders and the sequencer are
-# lost
-# together, it falls back over them. Whoever has read a position has settled it: it is written, or junk, and the tail stays above
-# it.
+# --- the end of a topic -------------------------------------------------------------------------------------------------
 
-# A tail that falls back while it is looked at is looked at again so often.
-LOOKS = 5
+# Attempts to read a tail that falls back in the meantime.
+_ATTEMPTS_MAX = 5
 
 
 async def settled_mark(log: Log) -> TopicMark:
-    """As `log.mark()`; the newest position is written, or was given up, for ever."""
-    for _ in range(LOOKS):
+    """As `log.connector.mark()`, with an end that never falls back: the newest position is written, or junk.
+
+    A position that is kept elsewhere (a checkpoint, a plan) must never be beyond the log's own end. The tail of a sequenced topic
+    counts positions that were assigned and not written yet; if their appenders and the sequencer are lost together, it falls back
+    over them. Reading a position decides it: it is written, or junk, and the tail stays above it.
+    """
+    for _ in range(_ATTEMPTS_MAX):
         mark = await log.connector.mark()
         if not log.topic.sequenced or mark.high_watermark <= max(mark.trimmed, log.topic.first - 1):
             return mark
@@ -171,4 +171,4 @@ async def settled_mark(log: Log) -> TopicMark:
         except NotWritten:
             continue
         return mark
-    raise Unavailable(f"the end of topic {log.topic.name!r} changes all the time: ask again")
+    raise Unavailable(f"the end of topic {log.topic.name!r} keeps changing: try again")

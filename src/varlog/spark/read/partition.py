@@ -103,7 +103,7 @@ class RowMaker:
 
 
 def _constant(text: str, count: int) -> pa.Array:
-    """`text`, so many times."""
+    """`text`, repeated `count` times."""
     import numpy as np
     import pyarrow as pa
 

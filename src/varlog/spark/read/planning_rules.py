@@ -15,9 +15,9 @@ MIB = 1 << 20
 # A task of much less is not worth its start, and much more keeps the other cores waiting at the end.
 PIECE_BYTES_MIN = 4 * MIB
 PIECE_BYTES_MAX = 64 * MIB
-# In between, a read is cut into about so many tasks: enough for the cores of a small machine, and for their different speeds.
+# In between, a read is cut into about this many tasks: enough for the cores of a small machine, and for their different speeds.
 PIECES = 8
-# Within a piece, fetches of about so much can be under way at once.
+# Within a piece, fetches of about this size can be in flight at once.
 FETCH_BYTES = 2 * MIB
 
 # Where a fetch begins, and about how many bytes there are up to the next one.
@@ -54,7 +54,7 @@ class ReadPiece:
 def read_pieces(
     ranges: Sequence[MeasuredRange], *, partitions_min: int = 0, records_max: int = 0
 ) -> list[ReadPiece]:
-    """All of `ranges`, cut: into `partitions_min` pieces or more, if there are so many entries, and none with more than
+    """All of `ranges`, cut: into `partitions_min` pieces or more, if there are enough entries, and none with more than
     `records_max` of them (0: any number)."""
     ranges = [found for found in ranges if found.records > 0]
     found: list[ReadPiece] = []
@@ -109,7 +109,7 @@ def _cuts(measured: MeasuredRange, count: int) -> list[int]:
 
 
 def _between(low: tuple[int, int], high: tuple[int, int], wanted: int) -> int:
-    """The LLSN `wanted` bytes into the range, between two places that are known: entries are taken to be equally long there."""
+    """The LLSN `wanted` bytes into the range, between two places that are known: entries are assumed to be equally long there."""
     share = (wanted - low[1]) / max(1, high[1] - low[1])
     return low[0] + round((high[0] - low[0]) * min(1.0, max(0.0, share)))
 

@@ -25,9 +25,9 @@ from varlog.spark.read.resolve_rules import (
     end_of,
 )
 
-# A range is measured in so many pieces at most: enough for tasks of a good size in a log of a terabyte.
+# Pieces that a range is measured in: enough for tasks of a good size in a log of a terabyte.
 POINTS_MAX = 1024
-# A read that a trim gets in the way of is planned anew so often, if it may skip what is trimmed.
+# Attempts to plan a read that concurrent trims disturb, if it may skip what is trimmed.
 TRIES = 5
 
 
@@ -38,13 +38,13 @@ class Resolver:
         self._origin = origin
         self._options = options
         self.archived: list[Partition] = []  # what comes from elsewhere than the log
-        # What the options say of time is a filter like any other; the slack only decides where it is looked for.
+        # A time in the options is a filter like any other; the slack only decides where to search.
         asked = Selection(time=_times(options))
         self._selection = asked if selection is None else asked.and_(selection)
 
     @property
     def time(self) -> Interval | None:
-        """Only rows of this time are to be given."""
+        """Only rows of this time are returned."""
         return self._selection.time
 
     def topics(self) -> list[TopicRange]:
@@ -71,7 +71,7 @@ class Resolver:
         return TopicRange(span, begin, end)
 
     def _measured(self, topic: TopicRange) -> list[MeasuredRange]:
-        """A trim that comes meanwhile is met by a later begin, or told."""
+        """A concurrent trim moves the begin, or is an error."""
         span = topic.span
         for _ in range(TRIES):
             begin, end = self._between_times(span, topic.begin, topic.end)
@@ -111,7 +111,7 @@ class Resolver:
         return max(begin, first), min(end, last)
 
     def _place(self, span: TopicSpan, time_us: int, choose: Callable[[list[int]], int]) -> int:
-        """Where a time is in the topic's order: before any entry of it in any stream, or behind all."""
+        """The position of a time in the topic's order: before its first entry in any stream, or behind all of them."""
         places = [
             int(self._origin.find_time(span.name, log_stream, time_us).glsn) for log_stream in span.streams
         ]

@@ -1,7 +1,7 @@
 """PURE. TopicRange: which topics, positions and times a read covers.
 
-What is gone on purpose (trimmed) and what is gone without a reason (missing) are different errors: only the first has a remedy in
-the options.
+Entries that were deleted on purpose (trimmed) and entries that are missing for no known reason are different errors: only the
+first has a remedy in the options.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 from varlog.model.errors import VarlogError
 from varlog.spark.options import EARLIEST, LATEST, OffsetSpec, OptionError
 
-# So many names are told; a log may have thousands.
-NAMES_TOLD = 10
+# Names listed in an error; a log may have thousands.
+NAMES_LISTED_MAX = 10
 
 
 class TrimmedOffsets(VarlogError):
-    """What is to be read was trimmed: it is gone for good, on purpose. `begin` 0: which position it was is not known."""
+    """What is to be read was trimmed. `begin` 0: which position it was is not known."""
 
     def __init__(self, topic: str, begin: int, oldest: int) -> None:
         super().__init__(topic, begin, oldest)
@@ -37,7 +37,7 @@ class TrimmedOffsets(VarlogError):
 
 
 class MissingOffsets(VarlogError):
-    """What is to be read is not there, and was not trimmed either: another log than was meant, or lost entries."""
+    """What is to be read does not exist, and was not trimmed either: the wrong log, or lost entries."""
 
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(topic, what)
@@ -61,7 +61,7 @@ class TopicSpan:
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Positions [begin, end) of a topic, all of them there."""
+    """Positions [begin, end) of a topic, all of which exist."""
 
     span: TopicSpan
     begin: int
@@ -73,11 +73,11 @@ def chosen_topics(names: Sequence[str], pattern: str, known: Sequence[str]) -> t
     if pattern:
         matching = tuple(sorted(name for name in known if re.fullmatch(pattern, name)))
         if not matching:
-            raise OptionError(f"option 'topicPattern' {pattern!r} matches no topic: {_told(known)}")
+            raise OptionError(f"option 'topicPattern' {pattern!r} matches no topic: {_listed(known)}")
         return matching
     for name in names:
         if name not in known:
-            raise OptionError(f"option 'topic': there is no topic {name!r}: {_told(known)}")
+            raise OptionError(f"option 'topic': there is no topic {name!r}: {_listed(known)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -86,7 +86,7 @@ def check_places(option: str, place: OffsetSpec, topics: Sequence[str]) -> None:
     for name in place if isinstance(place, dict) else ():
         if name not in topics:
             raise OptionError(
-                f"option '{option}' has a position for topic {name!r}, which is not read: {_told(topics)}"
+                f"option '{option}' has a position for topic {name!r}, which is not read: {_listed(topics)}"
             )
 
 
@@ -130,11 +130,11 @@ def _beyond(option: str, at: int, span: TopicSpan) -> str:
     )
 
 
-def _told(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     if not names:
         return "there is none"
-    more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
-    return f"there are {', '.join(sorted(names)[:NAMES_TOLD])}{more}"
+    more = f" and {len(names) - NAMES_LISTED_MAX} more" if len(names) > NAMES_LISTED_MAX else ""
+    return f"there are {', '.join(sorted(names)[:NAMES_LISTED_MAX])}{more}"
 
 
 # PURE. Selection: what of a read is left by its filters: topics, log streams, positions and times, all of them together.

@@ -140,10 +140,15 @@ def _columns(report: TopicReport, cells: Iterable[tuple[int, int, float]]) -> li
 def _sizes(report: TopicReport) -> str:
     size = report.size
     marks = _marks(size, bytes_text)
-    told = f"Entry sizes: median {bytes_text(size.p50)}, 99 percent up to {bytes_text(size.p99)}, largest {bytes_text(size.max)}."
-    plot = distribution_plot("entry-sizes", told, report.sizes, bytes_text, 2.0, marks)
+    description = (
+        f"Entry sizes: median {bytes_text(size.p50)}, 99 percent up to {bytes_text(size.p99)}, "
+        f"largest {bytes_text(size.max)}."
+    )
+    plot = distribution_plot("entry-sizes", description, report.sizes, bytes_text, 2.0, marks)
     row = [bytes_text(v) for v in (size.min, size.mean, size.p50, size.p90, size.p99, size.p999, size.max)]
-    return f"<h2>Entry sizes</h2>{_figure(plot, told)}{_table(_QUANTILES, [('bytes of an entry', *row)])}"
+    return (
+        f"<h2>Entry sizes</h2>{_figure(plot, description)}{_table(_QUANTILES, [('bytes of an entry', *row)])}"
+    )
 
 
 _QUANTILES = ("", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
@@ -152,18 +157,18 @@ _QUANTILES = ("", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
 def _arrivals(report: TopicReport) -> str:
     wait = report.between_arrivals_us
     marks = _marks(wait, duration_text)
-    told = (
+    description = (
         f"Time between one append and the next: {report.arrivals:,} arrivals, median {duration_text(wait.p50)}, 99 percent within "
         f"{duration_text(wait.p99)}, longest {duration_text(wait.max)}."
     )
-    plot = distribution_plot("time-between-arrivals", told, report.waits, duration_text, 10.0, marks)
+    plot = distribution_plot("time-between-arrivals", description, report.waits, duration_text, 10.0, marks)
     row = [duration_text(v) for v in (wait.min, wait.mean, wait.p50, wait.p90, wait.p99, wait.p999, wait.max)]
     gaps = [
         (time_text(gap.begin_us), time_text(gap.end_us), duration_text(gap.length_us))
         for gap in report.silences
     ]
     return (
-        f"<h2>Arrivals</h2>{_figure(plot, told)}{_table(_QUANTILES, [('between arrivals', *row)])}"
+        f"<h2>Arrivals</h2>{_figure(plot, description)}{_table(_QUANTILES, [('between arrivals', *row)])}"
         f"<h2>Longest silences</h2>{_table(('from', 'to', 'length'), gaps)}"
     )
 
@@ -171,7 +176,7 @@ def _arrivals(report: TopicReport) -> str:
 def _streams(report: TopicReport) -> str:
     shown = sorted(report.streams, key=lambda one: -one.bytes)[:STREAMS_SHOWN]
     rows = [(f"stream {one.log_stream}", one.entries_share, one.bytes_share) for one in shown]
-    told = (
+    description = (
         f"Entries vary between streams by {share_text(report.entries_skew.variation)} of the mean, bytes by "
         f"{share_text(report.bytes_skew.variation)}; the largest stream has {report.bytes_skew.largest:.2f} times the mean's "
         "bytes. The dashed line is an equal share."
@@ -191,7 +196,7 @@ def _streams(report: TopicReport) -> str:
     ]
     head = ("", "entries", "share", "bytes", "share", "p50", "p99", "last append")
     return (
-        f"<h2>Log streams</h2>{_figure(shares_plot('shares-of-streams', told, rows, 1 / len(report.streams)), told)}"
+        f"<h2>Log streams</h2>{_figure(shares_plot('shares-of-streams', description, rows, 1 / len(report.streams)), description)}"
         f"{_legend(['entries', 'bytes'])}{_table(head, table)}"
     )
 

@@ -42,7 +42,7 @@ class PlotArea:
 
 def columns_plot(
     name: str,
-    told: str,
+    description: str,
     columns: Sequence[Column],
     width_us: int,
     series: Sequence[str],
@@ -57,7 +57,7 @@ def columns_plot(
     frame = PlotArea(steps[-1])
     parts = [_grid(frame, steps, text), _time_axis(frame, begin, end, width_us)]
     parts += [_column(frame, column, begin, end, width_us, series, text) for column in columns]
-    return _svg(name, told, HEIGHT, parts)
+    return _svg(name, description, HEIGHT, parts)
 
 
 def _column(
@@ -71,16 +71,18 @@ def _column(
             top, bottom = frame.y(below + value), frame.y(below)
             parts.append(_rect(left, top, wide, bottom - top, f"s{min(number, COLOURS - 1)}"))
             below += value
-    told = [f"{time_text(column.begin_us, width_us)}: {text(sum(column.values))}"]
+    description = [f"{time_text(column.begin_us, width_us)}: {text(sum(column.values))}"]
     if len(series) > 1:
-        told += [f"{one}: {text(value)}" for one, value in zip(series, column.values, strict=True) if value]
-    hover = _rect(left, TOP, wide, HEIGHT - TOP - BOTTOM, "hover", "\n".join(told))
+        description += [
+            f"{one}: {text(value)}" for one, value in zip(series, column.values, strict=True) if value
+        ]
+    hover = _rect(left, TOP, wide, HEIGHT - TOP - BOTTOM, "hover", "\n".join(description))
     return "".join([*parts, hover])
 
 
 def distribution_plot(
     name: str,
-    told: str,
+    description: str,
     classes: Sequence[ValueClass],
     text: Text,
     base: float,
@@ -113,7 +115,7 @@ def distribution_plot(
             )
         )
     parts += [_mark(label, x(max(value, 1)), row) for row, (label, value) in enumerate(marks)]
-    return _svg(name, told, HEIGHT, parts)
+    return _svg(name, description, HEIGHT, parts)
 
 
 def _by_half_doubling(classes: Sequence[ValueClass]) -> dict[int, int]:
@@ -124,7 +126,7 @@ def _by_half_doubling(classes: Sequence[ValueClass]) -> dict[int, int]:
     return found
 
 
-def shares_plot(name: str, told: str, rows: Sequence[tuple[str, float, float]], equal: float) -> str:
+def shares_plot(name: str, description: str, rows: Sequence[tuple[str, float, float]], equal: float) -> str:
     """Two bars a row: its share of the entries, and of the bytes. A line is where all would be if they were equal."""
     height, widest = TOP + 30 * len(rows) + BOTTOM, max((max(a, b) for _, a, b in rows), default=0.0)
     steps = nice_steps(widest)
@@ -147,7 +149,7 @@ def shares_plot(name: str, told: str, rows: Sequence[tuple[str, float, float]], 
         parts.append(
             f'<line class="mark" x1="{fair:.1f}" x2="{fair:.1f}" y1="{TOP}" y2="{height - BOTTOM}"/>'
         )
-    return _svg(name, told, height, parts)
+    return _svg(name, description, height, parts)
 
 
 def nice_steps(high: float, unit: int = 1000) -> list[float]:
@@ -222,20 +224,20 @@ def _mark(label: str, x: float, row: int) -> str:
     )
 
 
-def _rect(x: float, y: float, width: float, height: float, colour: str, told: str = "") -> str:
+def _rect(x: float, y: float, width: float, height: float, colour: str, description: str = "") -> str:
     size = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
-    if not told:
+    if not description:
         return f'<rect class="{colour}" {size}/>'
-    return f'<rect class="{colour}" {size}><title>{escape(told)}</title></rect>'
+    return f'<rect class="{colour}" {size}><title>{escape(description)}</title></rect>'
 
 
 def _label(x: float, y: float, text: str, anchor: str, kind: str = "label") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(name: str, told: str, height: int, parts: Sequence[str]) -> str:
+def _svg(name: str, description: str, height: int, parts: Sequence[str]) -> str:
     return (
-        f'<svg role="img" aria-labelledby="{name}-title {name}-told" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg role="img" aria-labelledby="{name}-title {name}-description" viewBox="0 0 {WIDTH} {height}" '
         f'xmlns="http://www.w3.org/2000/svg"><title id="{name}-title">{escape(name.replace("-", " "))}</title>'
-        f'<desc id="{name}-told">{escape(told)}</desc>{"".join(parts)}</svg>'
+        f'<desc id="{name}-description">{escape(description)}</desc>{"".join(parts)}</svg>'
     )

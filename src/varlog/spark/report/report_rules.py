@@ -35,7 +35,7 @@ NO_VALUES = Quantiles()
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What one log stream got in one stretch of time."""
+    """What one log stream got in one interval."""
 
     number: int
     log_stream: int
@@ -45,7 +45,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of time in which something arrived: its first and last arrival."""
+    """A interval in which something arrived: its first and last arrival."""
 
     first_us: int
     last_us: int
@@ -53,7 +53,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A stretch of time in which nothing arrived."""
+    """A interval in which nothing arrived."""
 
     begin_us: int
     end_us: int
@@ -91,7 +91,7 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """What was appended to a topic, and when. Positions [begin, end); times in microseconds since 1970; rates a second.
+    """What was appended to a topic, and when. Positions [begin, end); times in microseconds since 1970; rates per second.
 
     An arrival is a time at which something was appended: a batch has one. `peak_entries`, `peak_bytes`: of the fullest second.
     """
@@ -126,7 +126,7 @@ class TopicReport:
 
 # PURE. The figures of a report: quantiles from classes of values, widths of buckets, silences, and how uneven streams are.
 
-# Values are counted in classes, so many to a doubling: a quantile is wrong by less than a class, and by nothing where a class
+# Values are counted in classes, a fixed number per doubling: a quantile is wrong by less than a class, and by nothing where a class
 # holds one value.
 CLASSES_PER_DOUBLING = 16
 GAPS_MAX = 10
@@ -198,7 +198,7 @@ def merged_classes(classes: Iterable[tuple[int, ValueClass]]) -> list[ValueClass
 
 
 def between(busy: Sequence[Busy]) -> Iterator[Silence]:
-    """The silences between stretches of time in which something arrived."""
+    """The silences between intervals in which something arrived."""
     ordered = sorted(busy, key=lambda stretch: stretch.first_us)
     for before, after in pairwise(ordered):
         if after.first_us > before.last_us:

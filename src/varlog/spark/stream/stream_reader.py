@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._until: dict[str, int] | None = None  # for Trigger.AvailableNow: nothing behind these is read
         self._latest: Offset | None = None
-        self._sound: tuple[Offset, Offset] | None = None  # start and end that were just seen to be in the log
+        self._checked: tuple[Offset, Offset] | None = None  # start and end that were just found in the log
 
     @cached_property
     def _topics(self) -> StreamTopics:
@@ -65,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _mark(self) -> ReaderMark:
         return ReaderMark(connection_to(self.options.where), self.options.reader)
 
-    # --- How far --------------------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Json:
         options, now = self.options, self._topics.now()
@@ -78,19 +78,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows one limit at a time, and hands it back: that there is one says that all of the options' are meant."""
+        """Spark knows one limit at a time, and passes it back: any limit stands for all of the options' limits."""
         options = self.options
         if options.trigger_records_max or options.trigger_bytes_max or options.trigger_records_min:
             return ReadMaxRows(options.trigger_records_max or LSN_MAX)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._topics.look_now()
+        self._topics.refresh()
         self._until = {name: topic.end for name, topic in self._topics.now().items()}
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         given, now = Offset.of_json(start), self._topics.now()
-        begin = self._footing(given, now)
+        begin = self._resumed(given, now)
         end = self._end(begin, now, self._limits(limit))
         self._latest = replace(
             begin, places={name: TopicOffset(topic.topic, topic.end) for name, topic in now.items()}
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Everything before `start` is done, or Spark would not ask for what comes behind it.
             self._mark.move(given)
             return start
-        self._sound = (given, end) if begin == given else None
+        self._checked = (given, end) if begin == given else None
         return end.to_json()
 
     def reportLatestOffset(self) -> Json | None:
@@ -132,28 +132,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return Limits()
         options = self.options
-        # Too few to wait for more, and no more come: the rest is taken as it is.
+        # No more records come, so waiting for more makes no sense: the rest is read as it is.
         records_min = options.trigger_records_min if self._until is None else 0
         return Limits(options.trigger_records_max, options.trigger_bytes_max, records_min)
 
-    def _footing(self, offset: Offset, now: Mapping[str, TopicNow]) -> Offset:
-        """`offset`, if the log still has what comes behind it; without failOnDataLoss what comes next that it has."""
+    def _resumed(self, offset: Offset, now: Mapping[str, TopicNow]) -> Offset:
+        """`offset`, if the log still has what follows; without failOnDataLoss the next position that it has."""
         check_topics(offset, self.options.topics, self.options.topic_pattern)
         found = resume_point(offset, self._topics.cluster, now)
         for loss in found.losses:
             if self.options.fail_on_data_loss:
                 raise loss
-            logger.warning(logfmt("goes on although data is lost", loss=loss))
+            logger.warning(logfmt("continuing although data is lost", loss=loss))
         return found.offset
 
-    # --- What -----------------------------------------------------------------------------------------------------------
+    # --- rows -----------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begin, stop = Offset.of_json(start), Offset.of_json(end)
         options = self.options
         try:
-            # What `latestOffset` has just looked at need not be looked at again; a restart begins here.
-            ranges = self._topics.ranges(*self._readable(begin, stop, trusted=self._sound == (begin, stop)))
+            # What `latestOffset` has just checked need not be checked again; a restart begins here.
+            ranges = self._topics.ranges(*self._readable(begin, stop, trusted=self._checked == (begin, stop)))
         except Trimmed:
             ranges = self._topics.ranges(*self._readable(begin, stop, trusted=False))
         pieces = split_records(ranges, options.partitions_min, options.partition_records_max)
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if trusted:
             return begin, end
         now = self._topics.now()
-        return self._footing(begin, now), self._footing(end, now)
+        return self._resumed(begin, now), self._resumed(end, now)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return partition.read() if isinstance(partition, Partition) else iter(())
@@ -173,53 +173,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Json) -> None:
         self._mark.move(Offset.of_json(end))
 
-    # --- Where to begin -------------------------------------------------------------------------------------------------
+    # --- the begin ----------------------------------------------------------------------------------------------------
 
     def _first(self, name: str, topic: TopicNow) -> int:
         if self.options.starting_us is not None:
-            # What is earlier is left out by each task; the slack decides from where on it is looked for.
+            # Earlier entries are left out by each task; the slack decides where to begin searching.
             since_us = self.options.starting_us - self.options.slack_us
             return min(max(self._topics.first_since(name, since_us), topic.oldest), topic.end)
         span = TopicSpan(name, topic.topic, topic.oldest, topic.end, ())
         return begin_of(self.options.starting, span, fail_on_data_loss=self.options.fail_on_data_loss)
 
 
-# ReaderMark: tells the log how far a named reader is, for `varlog status` and for trims that respect it.
-#
-# Nothing depends on it in time: a position that nobody takes now is told with the next one, and the query goes on.
-
-# So long one telling may take, and after one that failed it is not tried again for so long.
-TELL_S = 3.0
-AGAIN_S = 5.0
+# The deadline of one report, and the pause after one that failed.
+REPORT_S = 3.0
+RETRY_S = 5.0
 
 
 class ReaderMark:
-    """The reader named `reader`, in all topics of one query; "" tells nothing."""
+    """Reports the position of the named reader `reader` in all topics of one query, for `varlog status` and trims that
+    respect it; "" reports nothing. Nothing waits for it: a report that fails is repeated with the next one, and the query
+    continues."""
 
     def __init__(self, connection: SparkConnection, reader: str) -> None:
         self._connection = connection
         self._reader = reader
-        self._told: dict[str, TopicOffset] = {}
-        self._again_at_s = 0.0
+        self._reported: dict[str, TopicOffset] = {}
+        self._retry_at_s = 0.0
 
     def move(self, offset: Offset) -> None:
-        """Everything before `offset` is done with."""
-        news = {name: place for name, place in offset.places.items() if self._told.get(name) != place}
+        """Everything before `offset` was processed."""
+        news = {name: place for name, place in offset.places.items() if self._reported.get(name) != place}
         if news and self._reader:
             self._connection.run(
-                self._tell([(self._connection.log(name), name, place) for name, place in news.items()])
+                self._report([(self._connection.log(name), name, place) for name, place in news.items()])
             )
 
-    async def _tell(self, news: list[tuple[Log, str, TopicOffset]]) -> None:
+    async def _report(self, news: list[tuple[Log, str, TopicOffset]]) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() < self._again_at_s:
+        if loop.time() < self._retry_at_s:
             return
         for log, name, place in news:
             try:
-                await log.set_reader(self._reader, place.glsn - 1, timeout_s=TELL_S)
-                self._told[name] = place
+                await log.set_reader(self._reader, place.glsn - 1, timeout_s=REPORT_S)
+                self._reported[name] = place
             except VarlogError as error:
-                self._again_at_s = loop.time() + AGAIN_S
+                self._retry_at_s = loop.time() + RETRY_S
                 logger.warning(
-                    logfmt("could not tell how far it is", topic=name, reader=self._reader, error=error)
+                    logfmt(
+                        "the reader's position could not be reported",
+                        topic=name,
+                        reader=self._reader,
+                        error=error,
+                    )
                 )

@@ -12,10 +12,10 @@ from itertools import pairwise
 from varlog.spark.read.planning_rules import MeasuredRange, ReadPiece, fetches
 from varlog.spark.stream.offsets import Offset, TopicNow, TopicOffset
 
-# A search for the number of records that fill so many bytes ends when this much of them is used, or after so many questions.
+# A search for the number of records that fill a number of bytes ends when this share is used, or after this many probes.
 FILLED = 0.8
 PROBES_MAX = 8
-# A task has no more records than this if nothing is said: what a query has missed is read by many at once.
+# The default maximum of a task: a backlog is read by many tasks at once.
 RECORDS = 500_000
 
 
@@ -73,7 +73,7 @@ def shared(waiting: Mapping[str, int], records: int) -> dict[str, int]:
 
 
 def moved(start: Offset, shares: Mapping[str, int]) -> Offset:
-    """`start`, each topic so many records further."""
+    """`start`, each topic moved by its share of records."""
     places = {
         name: replace(place, glsn=place.glsn + shares.get(name, 0)) for name, place in start.places.items()
     }
@@ -105,7 +105,7 @@ def records_that_fit(records: int, bytes_max: int) -> Generator[int, int, int]:
 
 
 def split_records(ranges: Iterable[MeasuredRange], partitions_min: int, records_max: int) -> list[ReadPiece]:
-    """At least `partitions_min` parts if there are so many records, none with more than `records_max`. Only counts decide, so that
+    """At least `partitions_min` parts if there are enough records, none with more than `records_max`. Only counts decide, so that
     a micro-batch that is run again has the same tasks, whichever replica is asked."""
     found = sorted((one for one in ranges if one.records), key=lambda one: (one.topic, one.log_stream))
     total = sum(one.records for one in found)

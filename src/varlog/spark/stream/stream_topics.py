@@ -1,6 +1,6 @@
 """StreamTopics: the topics of a stream, their ends, and ranges between offsets.
 
-Asked at every trigger, so it asks little: one question a topic for its end, one a log stream for a range.
+Called at every trigger, so it asks little: one request per topic for its end, one per log stream for a range.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from varlog.spark.read.origin import settled_mark
 from varlog.spark.read.planning_rules import MeasuredRange
 from varlog.spark.stream.offsets import Offset, TopicNow
 
-# Topics that came since, for a pattern, are looked for this often.
-LOOK_S = 1.0
-# A long range is measured in pieces, so that a task can have several fetches under way; a short one is one fetch.
+# How often a pattern is matched against new topics.
+MATCH_S = 1.0
+# A long range is measured in pieces, so that a task can have several fetches in flight; a short one is one fetch.
 POINTS_MAX = 256
 RECORDS_A_POINT = 4096
 
@@ -33,14 +33,14 @@ class StreamTopics:
         self._options = options
         self._connection: SparkConnection = connection_to(options.where)
         self._matching: list[str] = []
-        self._look_at_s = 0.0
+        self._match_at_s = 0.0
 
     @property
     def cluster(self) -> int:
         return self._connection.admin().cluster
 
     def now(self) -> dict[str, TopicNow]:
-        """Those that are there, by name."""
+        """The existing ones, by name."""
         logs = {name: log for name in self._names() if (log := self._log(name)) is not None}
         found = self._connection.run(_all_now(logs))
         return {name: topic for name, topic in found.items() if topic is not None}
@@ -49,9 +49,9 @@ class StreamTopics:
         """Every topic of the cluster, read or not."""
         return [topic.name for topic in self._connection.run(self._connection.admin().view()).topics]
 
-    def look_now(self) -> None:
-        """Do not trust what was found a moment ago."""
-        self._look_at_s = 0.0
+    def refresh(self) -> None:
+        """Match the pattern again at the next call."""
+        self._match_at_s = 0.0
 
     def ranges(self, start: Offset, end: Offset) -> list[MeasuredRange]:
         """What lies between two offsets."""
@@ -72,7 +72,7 @@ class StreamTopics:
         try:
             return self._connection.log(name)
         except UnknownTopic:
-            return None  # who asks knows whether it has to be there
+            return None  # the caller knows whether it must exist
 
     def _names(self) -> tuple[str, ...] | list[str]:
         if self._options.topics:
@@ -81,12 +81,12 @@ class StreamTopics:
         return self._connection.run(self._find(admin))
 
     async def _find(self, admin: Admin) -> list[str]:
-        """Those that the pattern fits; asked now and then, or when it matters."""
+        """The topics that the pattern matches, at most `MATCH_S` old."""
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._look_at_s:
+        if now_s >= self._match_at_s:
             fits = re.compile(self._options.topic_pattern).fullmatch
             self._matching = sorted(topic.name for topic in (await admin.view()).topics if fits(topic.name))
-            self._look_at_s = now_s + LOOK_S
+            self._match_at_s = now_s + MATCH_S
         return self._matching
 
 
@@ -119,20 +119,20 @@ async def _ranges(name: str, log: Log, begin: int, end: int) -> list[MeasuredRan
         if fresh:
             await log.connector.view()
         streams = log.streams
-        told = await asyncio.gather(
+        sizes = await asyncio.gather(
             *(log.connector.measure(one.log_stream, begin, end, points) for one in streams)
         )
-        # Positions are dense (law 4): if some are in none of the streams, there is a stream that we have not heard of.
-        if sum(one.end - one.begin for one in told) == end - begin:
-            return [_range(name, one.log_stream, is_) for one, is_ in zip(streams, told, strict=True)]
+        # Positions are dense (law 4): if some are in none of the streams, there is a log stream that this view lacks.
+        if sum(one.end - one.begin for one in sizes) == end - begin:
+            return [_range(name, one.log_stream, is_) for one, is_ in zip(streams, sizes, strict=True)]
     raise Unavailable(
         f"the log streams of topic {name!r} do not hold all of positions [{begin}, {end}): see `varlog status`"
     )
 
 
-def _range(name: str, log_stream: int, told: StreamRange) -> MeasuredRange:
-    points = tuple((int(llsn), before) for llsn, before in told.points)
-    return MeasuredRange(name, log_stream, told.begin, told.end, told.bytes, points)
+def _range(name: str, log_stream: int, size: StreamRange) -> MeasuredRange:
+    points = tuple((int(llsn), before) for llsn, before in size.points)
+    return MeasuredRange(name, log_stream, size.begin, size.end, size.bytes, points)
 
 
 async def _first_since(log: Log, time_us: int) -> int:

@@ -158,7 +158,7 @@ def spread(rows: pa.Array, key: pa.Array, streams: int) -> Iterator[tuple[int, p
 
 
 def hashes_of(key: pa.Array) -> Hashes:
-    """A hash of each value that is the same in every process and version, for ever: rows of a key stay in their stream.
+    """A hash of each value that is the same in every process and version, forever: rows of a key stay in their stream.
 
     Of whole numbers: themselves. Of bytes and text: their polynomial in an odd number. Both stirred at the end.
     """
