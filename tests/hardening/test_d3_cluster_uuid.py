@@ -16,6 +16,7 @@ from tests.manager.sim_cluster import SimCluster
 from varlog.metarepo.membership import rules as rules
 from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import ClusterView, Ordering
+from varlog.model.epoch import FIRST_EPOCH
 from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import (
     NO_UUID,
@@ -96,7 +97,7 @@ def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster
         home = VOLUME / "cid=7" / "snid=1"
         disk.make_directory(home)
         store = LogStore.create(disk, home / "lsid=40", topic=TopicID(30), log_stream=LogStreamID(40))
-        store.set_epoch(rules.FIRST_EPOCH, store.committed_end)
+        store.set_epoch(FIRST_EPOCH, store.committed_end)
         store.close()
         identity = b'{"format":1,"cluster":7,"node":1,"node_key":"ab","cluster_key_fingerprint":"%s"}'
         from varlog.storage.identity import fingerprint

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,16 +27,6 @@ from varlog.storage.volume import NodeVolumes
 from varlog.testing.processes import PATIENCE_S
 
 
-class Chance:
-    """The random source that volumes require."""
-
-    def randint(self, a: int, b: int) -> int:
-        return a
-
-    def getrandbits(self, k: int, /) -> int:
-        return 1
-
-
 @pytest.fixture(autouse=True)
 def _umask() -> Iterator[None]:
     """As a careless user sets it: others may read and write."""
@@ -51,7 +42,9 @@ def wide(*paths: Path) -> list[str]:
 
 
 def open_volumes(volume: Path) -> NodeVolumes:
-    return NodeVolumes.open(OsDisk(), Chance(), cluster=ClusterID(1), node=NodeID(1), volumes=[volume])
+    return NodeVolumes.open(
+        OsDisk(), random.Random(1), cluster=ClusterID(1), node=NodeID(1), volumes=[volume]
+    )
 
 
 def test_everything_on_a_volume_is_private_to_its_user(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from varlog.model.errors import (
     VarlogError,
 )
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
-from varlog.model.limits import BATCH_ENTRIES_MAX
+from varlog.model.limits import BATCH_ENTRIES_MAX, TERM_JUMP_MAX
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import STRIPE_SIZE
 
@@ -280,8 +280,8 @@ def test_views_after_a_loss_are_newer_than_all_that_were_lost() -> None:
 def test_a_term_that_nobody_can_have_reached_leaves_room_for_revisions() -> None:
     members = empty()
     for jump in range(1, 100):
-        seen = jump * rules.TERM_JUMP_MAX
-        members = rules.raise_term(members, seen - rules.TERM_JUMP_MAX, seen)
+        seen = jump * TERM_JUMP_MAX
+        members = rules.raise_term(members, seen - TERM_JUMP_MAX, seen)
     assert members.view.revision < 1 << 63
 
 

@@ -22,6 +22,7 @@ from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StaleTerm, Unavailable
 from varlog.model.ids import LogStreamID, NodeID, TopicID, make_cluster_uuid
+from varlog.model.limits import TERM_JUMP_MAX
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Done, Message, OpenSessionReply
 from varlog.rpc.transport import Call, Transport
@@ -162,7 +163,7 @@ class LeaderTerm:
         is ordered before all nodes have told what they know."""
         if self._raising_term or stale.seen < self.term:
             return
-        if stale.seen - self.term > rules.TERM_JUMP_MAX:
+        if stale.seen - self.term > TERM_JUMP_MAX:
             _log.critical(logfmt("a node claims to have seen an impossible term", node=node, why=stale))
             return
         self._raising_term = True

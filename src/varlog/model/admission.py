@@ -19,6 +19,8 @@ from typing import Final
 from varlog.model.errors import Overloaded
 
 ENTRY_UNITS: Final = 512
+# The same for a batch, where a storage node counts batches.
+BATCH_UNITS: Final = 512
 # What a new sample leaves of the weight of the earlier ones, and again for each DECAY_S that it took: a log that has
 # become slow is noticed by few samples.
 DECAY: Final = 0.9

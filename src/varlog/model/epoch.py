@@ -8,3 +8,4 @@ Epoch = NewType("Epoch", int)
 
 # A replica that was just made has seen no epoch: the first seal brings it epoch 1.
 NO_EPOCH = Epoch(0)
+FIRST_EPOCH = Epoch(1)

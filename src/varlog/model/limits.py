@@ -74,10 +74,20 @@ MEASURE_POINTS_MAX = 4096
 
 # One piece of a sync. Two are held at a time: one is written while the next is on its way.
 COPY_BYTES_MAX = 4 * MIB
+SYNC_CONNECT_TIMEOUT_S = 3.0
+SYNC_COPY_TIMEOUT_S = 10.0
 
 # What the scrub reads of a node in a second, and at once. The last one is how many ranges of damage a replica distinguishes.
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_CHUNK_BYTES = 128 * KIB
+# The first pass after a start: a node that has just started is busy with more urgent work.
+SCRUB_FIRST_PASS_S = 60.0
+# A node that has nothing to scrub finishes a pass immediately: it must not start the next one immediately.
+SCRUB_INTERVAL_S_MIN = 0.01
+
+# A term is at most this far above the newest one known: terms on etcd are its revisions, which grow with every commit. At 30 000
+# per second for a year they stay below.
+TERM_JUMP_MAX = 1 << 40
 DAMAGE_RANGES_MAX = 64
 
 # Appends leave this much free on a volume, for what a seal or a trim writes.

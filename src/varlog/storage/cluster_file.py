@@ -25,7 +25,7 @@ from varlog.runtime.disk import Disk
 
 CLUSTER_NAME: Final = "cluster"
 CLUSTER_BYTES: Final = 32
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLC1"
 _CLUSTER = struct.Struct("<4sHH16sI")
@@ -34,7 +34,7 @@ _CRC = struct.Struct("<I")
 
 def encode_cluster(uuid: ClusterUUID) -> bytes:
     """The file's bytes."""
-    content = _CLUSTER.pack(_MAGIC, FORMAT_VERSION, 0, bytes.fromhex(uuid.replace("-", "")), 0)
+    content = _CLUSTER.pack(_MAGIC, _FORMAT_VERSION, 0, bytes.fromhex(uuid.replace("-", "")), 0)
     return content + _CRC.pack(crc32c(content))
 
 
@@ -48,9 +48,9 @@ def decode_cluster(content: bytes, path: Path) -> ClusterUUID:
     magic, version, flags, uuid, reserved = _CLUSTER.unpack_from(content)
     if magic != _MAGIC:
         raise CorruptReplica(str(path), "it is not the cluster of a replica")
-    if version != FORMAT_VERSION or flags or reserved:
+    if version != _FORMAT_VERSION or flags or reserved:
         raise CorruptReplica(
-            str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
+            str(path), f"format version {version} is not known here (this is version {_FORMAT_VERSION})"
         )
     digits = uuid.hex()
     return ClusterUUID("-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))

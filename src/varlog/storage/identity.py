@@ -15,7 +15,7 @@ from varlog.runtime.disk import Disk
 
 IDENTITY_NAME: Final = "identity"
 # 1: without the cluster's UUID and without a checksum; taken over by the first repository that opens a session.
-FORMAT_VERSION: Final = 2
+_FORMAT_VERSION: Final = 2
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     `cluster_uuid`: the one cluster that the node serves; NO_UUID until a repository has opened its first session. `crc32c`: of the
     other fields, as they are encoded with 0 in its place."""
 
-    format: int = FORMAT_VERSION
+    format: int = _FORMAT_VERSION
     cluster: ClusterID
     node: NodeID
     node_key: str
@@ -59,9 +59,9 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         raise StartupError(
             f"{path} is damaged ({error}): copy it from another volume of the same node"
         ) from error
-    if not 1 <= identity.format <= FORMAT_VERSION:
+    if not 1 <= identity.format <= _FORMAT_VERSION:
         raise StartupError(
-            f"{path} has format {identity.format}, this is format {FORMAT_VERSION}: start a newer varlog on it"
+            f"{path} has format {identity.format}, this is format {_FORMAT_VERSION}: start a newer varlog on it"
         )
     if identity.format > 1 and identity.crc32c != _checksum(identity):
         raise StartupError(

@@ -31,7 +31,7 @@ from varlog.storage.metadata_files import scrub_file
 
 VIEW_NAME: Final = "view"
 # Version 1 had the stripe size of topics and ranges under the key `unit`.
-FORMAT_VERSION: Final = 2
+_FORMAT_VERSION: Final = 2
 
 _MAGIC: Final = b"VLV1"
 _HEAD = struct.Struct("<4sHHII")
@@ -52,7 +52,7 @@ class ViewCopy(msgspec.Struct, frozen=True):
 def encode_view_copy(copy: ViewCopy) -> bytes:
     """The file's bytes."""
     content = msgspec.msgpack.encode(copy)
-    return _HEAD.pack(_MAGIC, FORMAT_VERSION, 0, len(content), crc32c(content)) + content
+    return _HEAD.pack(_MAGIC, _FORMAT_VERSION, 0, len(content), crc32c(content)) + content
 
 
 def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
@@ -63,9 +63,9 @@ def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
     body = bytes(content[_HEAD.size :])
     if magic != _MAGIC:
         raise CorruptReplica(str(path), "it is not a copy of the view")
-    if not 1 <= version <= FORMAT_VERSION or flags:
+    if not 1 <= version <= _FORMAT_VERSION or flags:
         raise CorruptReplica(
-            str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
+            str(path), f"format version {version} is not known here (this is version {_FORMAT_VERSION})"
         )
     if len(body) != size or crc32c(body) != crc:
         raise CorruptReplica(str(path), "its length or checksum is wrong")

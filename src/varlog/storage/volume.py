@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -27,6 +27,7 @@ from varlog.model.errors import CorruptReplica, PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN
 from varlog.runtime.disk import Disk, FileLock
+from varlog.runtime.environment import Entropy
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.cluster_file import read_cluster, write_cluster
 from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME, encode_end_mark
@@ -51,14 +52,6 @@ LOCK_NAME: Final = "lock"
 REMOVED_NAME: Final = "removed"
 
 _log = get_logger("storage")
-
-
-class Entropy(Protocol):
-    """What is needed of a source of chance (random.Random has it)."""
-
-    def randint(self, a: int, b: int) -> int: ...
-
-    def getrandbits(self, k: int, /) -> int: ...
 
 
 def storage_node_path(volume: Path, cluster: ClusterID, node: NodeID) -> Path:

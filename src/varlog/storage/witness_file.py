@@ -22,7 +22,7 @@ from varlog.storage.metadata_files import scrub_file
 
 WITNESS_NAME: Final = "witness"
 # Format 1 had the stripe size of ranges under the key `unit`.
-FORMAT_VERSION: Final = 2
+_FORMAT_VERSION: Final = 2
 
 _log = get_logger("storage")
 
@@ -54,13 +54,13 @@ class _Format(msgspec.Struct, frozen=True):
 
 def encode_witness(witness: Witness) -> bytes:
     body = msgspec.json.encode(witness)
-    return msgspec.json.encode(_Content(FORMAT_VERSION, crc32c(body), msgspec.Raw(body))) + b"\n"
+    return msgspec.json.encode(_Content(_FORMAT_VERSION, crc32c(body), msgspec.Raw(body))) + b"\n"
 
 
 def decode_witness(content: bytes) -> Witness:
     """ValueError: damaged, or of a newer version."""
-    if not 1 <= (version := msgspec.json.decode(content, type=_Format).format) <= FORMAT_VERSION:
-        raise ValueError(f"format {version}, this is format {FORMAT_VERSION}")
+    if not 1 <= (version := msgspec.json.decode(content, type=_Format).format) <= _FORMAT_VERSION:
+        raise ValueError(f"format {version}, this is format {_FORMAT_VERSION}")
     found = msgspec.json.decode(content, type=_Content)
     if crc32c(bytes(found.witness)) != found.crc32c:
         raise ValueError("the checksum does not match")

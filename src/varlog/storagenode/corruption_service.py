@@ -13,12 +13,13 @@ from typing import Final
 
 from varlog.model.errors import InvalidRequest, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import SCRUB_INTERVAL_S_MIN
 from varlog.rpc.messages import CheckEntries, Done, RepairReplica
 from varlog.rpc.transport import Call
 from varlog.runtime.environment import Environment
 from varlog.runtime.tasks import Tasks
 from varlog.storagenode.committed.replica import Replica
-from varlog.storagenode.committed.scrub import INTERVAL_S_MIN, Scrub
+from varlog.storagenode.committed.scrub import Scrub
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.sequenced.scrub import UnitScrub
 from varlog.storagenode.sequenced.unit import LogUnit
@@ -51,7 +52,7 @@ class CorruptionService:
         )
         self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
         self._tend_node = scrub_node
-        self._names_s = min(NAME_CHECK_INTERVAL_S, max(config.scrub_interval_s, INTERVAL_S_MIN))
+        self._names_s = min(NAME_CHECK_INTERVAL_S, max(config.scrub_interval_s, SCRUB_INTERVAL_S_MIN))
         self._scrubs = config.scrub_bytes_per_s > 0
 
     def start(self) -> None:

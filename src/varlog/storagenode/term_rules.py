@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from varlog.model.errors import PreconditionFailed, StaleTerm
 from varlog.model.ids import NodeID
-
-# Terms of a repository on etcd are its revisions, which grow with every commit: at 30 000 per second for a year they stay below.
-TERM_JUMP_MAX: Final = 1 << 40
+from varlog.model.limits import TERM_JUMP_MAX
 
 
 def check_term(node: NodeID, seen: int, seen_nonce: int, term: int, nonce: int) -> None:

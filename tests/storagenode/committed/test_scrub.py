@@ -461,7 +461,7 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
 
     examine = LogStore.examine
     monkeypatch.setattr(LogStore, "examine", spy)
-    monkeypatch.setattr("varlog.storagenode.committed.scrub.FIRST_PASS_S", 0.01)
+    monkeypatch.setattr("varlog.storagenode.committed.scrub.SCRUB_FIRST_PASS_S", 0.01)
     monkeypatch.setattr("varlog.storagenode.committed.scrub.SCRUB_CHUNK_BYTES", 1000)
 
     async def story(bench: Bench) -> None:

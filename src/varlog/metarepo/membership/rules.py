@@ -22,7 +22,7 @@ from varlog.model.cluster import (
     Topic,
     changed,
 )
-from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.epoch import FIRST_EPOCH, NO_EPOCH, Epoch
 from varlog.model.errors import (
     InvalidRequest,
     PreconditionFailed,
@@ -41,7 +41,7 @@ from varlog.model.ids import (
     check_id,
     check_topic_name,
 )
-from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
+from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX, TERM_JUMP_MAX
 from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
 from varlog.model.projection import STRIPE_SIZE
 
@@ -51,11 +51,8 @@ UNUSED_IDS_MAX = 1_000
 LOST_REVISIONS_MAX = 1_000_000
 # Terms above this do not count for revisions, which must stay below 2^63.
 _TERM_COUNTED_MAX = 1 << 42
-# A term that a node has seen is at most so far above ours: terms are revisions of etcd at times, and those grow with every commit.
-TERM_JUMP_MAX = 1 << 40
 FIRST_TOPIC = TopicID(1)
 FIRST_LOG_STREAM = LogStreamID(1)
-FIRST_EPOCH = Epoch(1)
 
 
 @dataclass(frozen=True, slots=True)

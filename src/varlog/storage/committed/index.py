@@ -26,7 +26,7 @@ from varlog.model.batch import crc32c
 from varlog.model.limits import INDEX_STRIDE_BYTES
 from varlog.model.lsn import LLSN
 
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLX1"
 _HEADER = struct.Struct("<4sHHQQQI")
@@ -83,7 +83,7 @@ class SparseIndex:
     def encode(self, end_llsn: LLSN, segment_bytes: int) -> bytes:
         """The sidecar of a segment that was closed at `end_llsn` and `segment_bytes`."""
         head = _HEADER.pack(
-            _MAGIC, FORMAT_VERSION, 0, self.first_llsn, end_llsn, segment_bytes, len(self._llsns)
+            _MAGIC, _FORMAT_VERSION, 0, self.first_llsn, end_llsn, segment_bytes, len(self._llsns)
         )
         points = self._llsns.tobytes() + self._offsets.tobytes()
         return head + _CRC.pack(crc32c(head + points)) + points
@@ -98,7 +98,7 @@ def decode_index(content: bytes, first_llsn: LLSN, end_llsn: LLSN, segment_bytes
     (crc,) = _CRC.unpack_from(content, _HEADER.size)
     if (magic, version, reserved, first, end, size) != (
         _MAGIC,
-        FORMAT_VERSION,
+        _FORMAT_VERSION,
         0,
         first_llsn,
         end_llsn,

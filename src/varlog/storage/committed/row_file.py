@@ -44,7 +44,7 @@ from varlog.storage.batch_scan import ReadAt
 
 ROWS_NAME: Final = "commits.log"
 ROW_BYTES: Final = 64
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLC1"
 _HEADER = struct.Struct("<4sHHQQQ28x")
@@ -63,7 +63,7 @@ RowArray = NDArray[np.void]
 def encode_row_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_LLSN) -> bytes:
     """The first bytes of the file."""
     told_begin = begin if begin > FIRST_LLSN else 0
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, ROW_BYTES, topic, log_stream, told_begin)
+    head = _HEADER.pack(_MAGIC, _FORMAT_VERSION, ROW_BYTES, topic, log_stream, told_begin)
     return head + _CRC.pack(crc32c(head))
 
 
@@ -72,8 +72,8 @@ def check_row_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, p
     if len(content) < ROW_BYTES or _CRC.unpack_from(content, _CHECKED)[0] != crc32c(content[:_CHECKED]):
         raise CorruptReplica(str(path), "its header's checksum is wrong")
     magic, version, row_bytes, of_topic, of_log_stream, begin = _HEADER.unpack_from(content)
-    if magic != _MAGIC or version != FORMAT_VERSION or row_bytes != ROW_BYTES:
-        raise CorruptReplica(str(path), f"it has no format known here (this is version {FORMAT_VERSION})")
+    if magic != _MAGIC or version != _FORMAT_VERSION or row_bytes != ROW_BYTES:
+        raise CorruptReplica(str(path), f"it has no format known here (this is version {_FORMAT_VERSION})")
     if (of_topic, of_log_stream) != (topic, log_stream):
         raise CorruptReplica(
             str(path), f"it is of log stream {of_log_stream} of topic {of_topic}, not {log_stream} of {topic}"

@@ -31,7 +31,7 @@ from varlog.runtime.disk import Disk
 
 STATE_NAME: Final = "state"
 STATE_BYTES: Final = 64
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLS1"
 _OPENED: Final = 1
@@ -55,7 +55,7 @@ def encode_state(state: ReplicaStateFile) -> bytes:
     """The file's bytes."""
     content = _STATE.pack(
         _MAGIC,
-        FORMAT_VERSION,
+        _FORMAT_VERSION,
         _OPENED if state.opened else 0,
         state.topic,
         state.log_stream,
@@ -80,9 +80,9 @@ def decode_state(content: bytes, path: Path) -> ReplicaStateFile:
     )
     if magic != _MAGIC:
         raise CorruptReplica(str(path), "it is not a state file")
-    if version != FORMAT_VERSION or flags & ~_OPENED or reserved:
+    if version != _FORMAT_VERSION or flags & ~_OPENED or reserved:
         raise CorruptReplica(
-            str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
+            str(path), f"format version {version} is not known here (this is version {_FORMAT_VERSION})"
         )
     return ReplicaStateFile(topic, log_stream, epoch, bool(flags & _OPENED), sealed_end, trimmed, low_llsn)
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from varlog.model.batch import crc32c
 from varlog.storage.sequenced.page_index import JUNK_BIT, PageRef
 
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLP1"
 _HEADER = struct.Struct("<4sHHQQI")
@@ -58,7 +58,7 @@ def sidecar_rows(encoded: bytes | bytearray) -> PageRows:
 
 def encode_sidecar(segment: int, segment_bytes: int, encoded: bytes | bytearray) -> bytes:
     """The sidecar of a segment that was closed at `segment_bytes`, with its pages' rows."""
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, segment, segment_bytes, len(encoded) // _PAGE.size)
+    head = _HEADER.pack(_MAGIC, _FORMAT_VERSION, 0, segment, segment_bytes, len(encoded) // _PAGE.size)
     return head + _CRC.pack(crc32c(head + encoded)) + encoded
 
 
@@ -74,7 +74,7 @@ def closed_bytes(content: bytes, segment: int) -> int | None:
     head, pages = content[: _HEADER.size], content[_PAGES_AT:]
     magic, version, reserved, number, size, count = _HEADER.unpack(head)
     (crc,) = _CRC.unpack_from(content, _HEADER.size)
-    if (magic, version, reserved, number) != (_MAGIC, FORMAT_VERSION, 0, segment):
+    if (magic, version, reserved, number) != (_MAGIC, _FORMAT_VERSION, 0, segment):
         return None
     sound = len(pages) == _PAGE.size * count and crc == crc32c(head + pages)
     return int(size) if sound else None

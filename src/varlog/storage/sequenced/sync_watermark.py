@@ -28,7 +28,7 @@ from varlog.runtime.disk import Disk, File
 from varlog.storage.open_file import unlinked
 
 SYNCED_NAME: Final = "synced"
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 SLOT_BYTES: Final = 32
 # The mark itself is synced with every so manieth group.
 SYNC_MARKS: Final = 64
@@ -46,7 +46,7 @@ class Synced(NamedTuple):
 
 
 def encode_slot(synced: Synced) -> bytes:
-    content = _SLOT.pack(_MAGIC, FORMAT_VERSION, 0, synced.segment, synced.size, 0)
+    content = _SLOT.pack(_MAGIC, _FORMAT_VERSION, 0, synced.segment, synced.size, 0)
     return content + _CRC.pack(crc32c(content))
 
 
@@ -59,7 +59,7 @@ def _decode(slot: bytes) -> Synced | None:
     if len(slot) != SLOT_BYTES or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c(slot[: _SLOT.size]):
         return None
     magic, version, reserved, segment, size, _ = _SLOT.unpack_from(slot)
-    return Synced(segment, size) if (magic, version, reserved) == (_MAGIC, FORMAT_VERSION, 0) else None
+    return Synced(segment, size) if (magic, version, reserved) == (_MAGIC, _FORMAT_VERSION, 0) else None
 
 
 def read_mark(disk: Disk, directory: Path) -> Synced | None:

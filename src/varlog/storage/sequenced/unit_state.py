@@ -32,7 +32,7 @@ from varlog.runtime.disk import Disk
 
 UNIT_NAME: Final = "unit"
 UNIT_BYTES: Final = 64
-FORMAT_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 FIRST_SEGMENT: Final = 1
 
 _MAGIC: Final = b"VLU1"
@@ -55,7 +55,7 @@ def encode_unit(state: UnitStateFile) -> bytes:
     """The file's bytes."""
     content = _UNIT.pack(
         _MAGIC,
-        FORMAT_VERSION,
+        _FORMAT_VERSION,
         0,
         state.topic,
         state.log_stream,
@@ -77,9 +77,9 @@ def decode_unit(content: bytes, path: Path) -> UnitStateFile:
     magic, version, flags, topic, log_stream, epoch, low, first_segment, reserved = _UNIT.unpack_from(content)
     if magic != _MAGIC:
         raise CorruptReplica(str(path), "it is not the state of a log unit")
-    if version != FORMAT_VERSION or flags or reserved != _RESERVED:
+    if version != _FORMAT_VERSION or flags or reserved != _RESERVED:
         raise CorruptReplica(
-            str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
+            str(path), f"format version {version} is not known here (this is version {_FORMAT_VERSION})"
         )
     return UnitStateFile(topic, log_stream, epoch, low, first_segment)
 

@@ -6,9 +6,8 @@ They are answered when they are ordered, refused after a seal has cut them, and 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
-from varlog.model.admission import Admission
+from varlog.model.admission import BATCH_UNITS, Admission
 from varlog.model.batch import BatchHeader
 from varlog.model.commit import CommitRow
 from varlog.model.invariant import invariant
@@ -18,9 +17,6 @@ from varlog.rpc.messages import AppendReply
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
 from varlog.storage.committed.headers import BatchKey
-
-# The cost of a batch in addition to its bytes.
-BATCH_UNITS: Final = 512
 
 
 class AckQueue:

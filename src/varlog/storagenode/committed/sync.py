@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, CorruptBatch, PreconditionFailed, Unavailable, VarlogError
 from varlog.model.ids import NodeID
 from varlog.model.invariant import InvariantBroken
-from varlog.model.limits import COPY_BYTES_MAX
+from varlog.model.limits import COPY_BYTES_MAX, SYNC_CONNECT_TIMEOUT_S, SYNC_COPY_TIMEOUT_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.status import SyncState, SyncStatus
 from varlog.rpc.messages import CopyFrom, CopyFromReply, ReplicaAddress
@@ -30,9 +30,6 @@ from varlog.runtime.worker import Worker
 from varlog.storage.committed.copy import Copy, CorruptCopy, EpochRun, read_copy, runs_of
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed.replica_machine import CommitGap, ReplicaMachine
-
-CONNECT_TIMEOUT_S: Final = 3.0
-COPY_TIMEOUT_S: Final = 10.0
 
 _log = get_logger("sync")
 
@@ -180,7 +177,7 @@ class _Sync:
         await owner.reopen_if_failed()
         await worker.run(lambda: None)  # behind everything that is being written
         machine.reloaded(store.committed_end, store.written_end, store.tail_epoch)
-        connection = await self._transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await self._transport.connect(self._source.address, timeout_s=SYNC_CONNECT_TIMEOUT_S)
         try:
             await self._pull(connection)
         finally:
@@ -204,7 +201,7 @@ class _Sync:
     def _request(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[CopyFromReply, bytearray]]:
         async def ask() -> tuple[CopyFromReply, bytearray]:
             request = CopyFrom(self._machine.log_stream, self._epoch, llsn, COPY_BYTES_MAX)
-            answer, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
+            answer, payload = await connection.call(request, timeout_s=SYNC_COPY_TIMEOUT_S)
             if not isinstance(answer, CopyFromReply):
                 raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
             return answer, payload

@@ -14,16 +14,12 @@ from typing import Final
 
 from varlog.model.errors import Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
-from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
+from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES, SCRUB_FIRST_PASS_S, SCRUB_INTERVAL_S_MIN
 from varlog.model.lsn import LLSN
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.sequenced.unit import LogUnit
 
-# A node that has just started is busy with more urgent work.
-FIRST_PASS_S: Final = 60.0
-# A node without units finishes a pass immediately: it must not start the next one immediately.
-INTERVAL_S_MIN: Final = 0.01
 PAGES_MAX: Final = 1024
 
 _log = get_logger("scrub")
@@ -39,7 +35,7 @@ class UnitScrub:
         self._worker = worker
         self._passes = bytes_per_s > 0
         self._bytes_per_s = bytes_per_s or SCRUB_BYTES_PER_S
-        self._interval_s = max(interval_s, INTERVAL_S_MIN)
+        self._interval_s = max(interval_s, SCRUB_INTERVAL_S_MIN)
         self._suspicion = asyncio.Event()
 
     def check_soon(self) -> None:
@@ -49,7 +45,7 @@ class UnitScrub:
     async def run(self) -> None:
         """Runs forever."""
         now = asyncio.get_running_loop().time
-        due = now() + min(FIRST_PASS_S, self._interval_s)
+        due = now() + min(SCRUB_FIRST_PASS_S, self._interval_s)
         while True:
             await self._check_suspected()
             if self._passes and self._units and now() >= due:

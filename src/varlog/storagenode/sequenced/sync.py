@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from varlog.model.batch import BatchHeader, check_body, walk
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import AlreadySyncing, AlreadyWritten, PreconditionFailed, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.limits import COPY_BYTES_MAX
+from varlog.model.limits import COPY_BYTES_MAX, SYNC_CONNECT_TIMEOUT_S, SYNC_COPY_TIMEOUT_S
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.model.status import SyncState, SyncStatus
 from varlog.rpc.messages import CopyUnit, CopyUnitReply, ListUnit, ListUnitReply, Message, ReplicaAddress
@@ -31,13 +31,10 @@ from varlog.storagenode.sequenced.reader import LIST_PAGES_MAX
 
 M = TypeVar("M", bound=Message)
 
-CONNECT_TIMEOUT_S: Final = 3.0
-COPY_TIMEOUT_S: Final = 10.0
-
 _log = get_logger("sync")
 
 
-class Contradiction(VarlogError):
+class ChainContradiction(VarlogError):
     """The unit has something that its chain has not: it must be rebuilt before it can be filled."""
 
 
@@ -147,7 +144,7 @@ class UnitSyncer:
                 self._owner, self._worker, self._transport, epoch, source, update, backfill
             ).run(proven)
         except (VarlogError, OSError) as error:
-            rebuild = isinstance(error, Contradiction)
+            rebuild = isinstance(error, ChainContradiction)
             update(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
             _log.warning(logfmt("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
         else:
@@ -194,7 +191,7 @@ class _UnitSync:
     async def run(self, llsn: LLSN) -> int:
         """From `llsn` on, until everything is here; returns the bytes that were copied."""
         await self._owner.reopen_if_failed()
-        connection = await self._transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await self._transport.connect(self._source.address, timeout_s=SYNC_CONNECT_TIMEOUT_S)
         try:
             newest = llsn
             while llsn <= newest:
@@ -228,7 +225,7 @@ class _UnitSync:
             mine = (page.first_llsn, page.count, page.crc)
             other = theirs.pop(page.first_llsn, None)
             if other != mine and not (self._backfill and other is None):
-                raise Contradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
+                raise ChainContradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
         for begin, end in _stretches(list(theirs.values())):
             await self._copy(connection, begin, end)
         if self._lacks(theirs):
@@ -265,7 +262,7 @@ class _UnitSync:
 
     def _check_nothing_behind(self, end: LLSN) -> None:
         for page in self._owner.store.pages_from(end, 1):
-            raise Contradiction(f"LLSN {page.first_llsn} here is behind everything that the source has")
+            raise ChainContradiction(f"LLSN {page.first_llsn} here is behind everything that the source has")
 
     async def _copy(self, connection: Connection, begin: LLSN, end: LLSN) -> None:
         """Copy [begin, end). The next piece is requested while this one is written."""
@@ -305,7 +302,7 @@ class _UnitSync:
                 if written is not None:
                     writes.append(written)
         except AlreadyWritten as other:
-            raise Contradiction(str(other)) from other
+            raise ChainContradiction(str(other)) from other
         finally:
             if writes:
                 await asyncio.wait(writes)
@@ -316,7 +313,7 @@ class _UnitSync:
 
 
 async def _request(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
-    found, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
+    found, payload = await connection.call(request, timeout_s=SYNC_COPY_TIMEOUT_S)
     if not isinstance(found, answer):
         raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
     return found, payload

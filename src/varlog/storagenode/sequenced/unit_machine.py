@@ -19,14 +19,11 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import Protocol
 
-from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.epoch import FIRST_EPOCH, NO_EPOCH, Epoch
 from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, LLSN
-
-# The epoch of the seal that makes a new stream's units ready (R-SEQ-12).
-FIRST_EPOCH = Epoch(1)
 
 
 class WrittenSpan(Protocol):

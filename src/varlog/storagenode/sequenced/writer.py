@@ -12,9 +12,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
-from varlog.model.admission import Admission
+from varlog.model.admission import BATCH_UNITS, Admission
 from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
 from varlog.model.limits import GROUP_BATCHES_MAX, GROUP_BYTES_MAX, INLINE_GROUP_BYTES_MAX
@@ -23,9 +22,6 @@ from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.sequenced.unit_machine import Pending
-
-# The cost of a batch in addition to its bytes.
-BATCH_UNITS: Final = 512
 
 
 @dataclass(slots=True, eq=False)

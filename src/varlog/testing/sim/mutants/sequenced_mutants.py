@@ -75,8 +75,8 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "sync-keeps-what-the-chain-has-not",
         "A unit that comes back keeps what it holds beside its chain, and joins with it (law 8).",
-        (f"{_UNIT_SYNC}._apply_window", "raise Contradiction(", "(lambda what: None)("),
-        (f"{_UNIT_SYNC}._check_nothing_behind", "raise Contradiction(", "(lambda what: None)("),
+        (f"{_UNIT_SYNC}._apply_window", "raise ChainContradiction(", "(lambda what: None)("),
+        (f"{_UNIT_SYNC}._check_nothing_behind", "raise ChainContradiction(", "(lambda what: None)("),
     ),
     # --- leases
     _mutant(
