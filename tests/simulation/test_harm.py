@@ -71,7 +71,7 @@ def test_reads_and_opens_fail_as_often_as_they_are_told_to() -> None:
 
 
 def test_a_torn_write_spoils_its_own_block_where_the_device_does_that_and_no_other() -> None:
-    spoilt = 0
+    damaged_hosts = 0
     for seed in range(200):
         host = Host(seed)
         host.disk.replace_file(FILE, b"a" * (3 * BLOCK_BYTES))
@@ -80,8 +80,8 @@ def test_a_torn_write_spoils_its_own_block_where_the_device_does_that_and_no_oth
         host.reboot()
         content = host.disk.read_file(FILE)
         assert content[:BLOCK_BYTES] == b"a" * BLOCK_BYTES == content[2 * BLOCK_BYTES :]
-        spoilt += set(content) > {ord("a"), ord("b")}
-    assert spoilt
+        damaged_hosts += set(content) > {ord("a"), ord("b")}
+    assert damaged_hosts
 
 
 def test_a_drive_goes_back_to_what_was_durable_then() -> None:
@@ -206,7 +206,7 @@ def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_non
 
 def test_only_a_host_whose_files_were_harmed_may_call_them_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what an engine writes wrongly on one node would pass wherever another one was harmed."""
-    monkeypatch.setattr(World, "spoilt", frozenset({"sn1"}))
+    monkeypatch.setattr(World, "damaged_hosts", frozenset({"sn1"}))
     world = World(1, Ordering.SEQUENCED)
     lines = LogLines(world, tracing=False)
     record = logging.LogRecord("varlog", logging.CRITICAL, "", 0, "replica is damaged", None, None)

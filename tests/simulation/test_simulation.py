@@ -87,7 +87,7 @@ TOLD = (
     "straggles",
     "swallows everything",
     "is cut off from",
-    "is not heard by",
+    "does not reach",
     "comes again",
     "syncs of",
     "is full for",

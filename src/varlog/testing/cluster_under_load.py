@@ -62,7 +62,7 @@ class ClusterUnderLoad:
         self.ordering = ordering
         self.supervisor = Supervisor(plan, say=print)
         self.clients: list[LoadClient] = []
-        # Processes that a story takes memory, descriptors or room from: they may end, and tell where they were.
+        # Processes that a story takes memory, descriptors or room from: they may end, and log where they were.
         self.may_fail: set[str] = set()
         self._client_prefix = client_prefix
 
@@ -116,7 +116,7 @@ class ClusterUnderLoad:
         return (await self.view()).projections[0].chains[0]
 
     async def wait_without(self, *nodes: NodeID) -> None:
-        """Until no chain of a sequenced topic needs any of these nodes: from then on appends go on without them."""
+        """Until no chain of a sequenced topic needs any of these nodes: from then on appends continue without them."""
 
         def without(seen: ClusterStatus) -> bool:
             chains = [chain for projection in seen.view.projections for chain in projection.chains]
@@ -166,7 +166,7 @@ class ClusterUnderLoad:
         return sum(client.written.acknowledged for client in self.clients)
 
     async def wait_acknowledged(self, more: int) -> None:
-        """Until so many more appends are acknowledged than now: they go on."""
+        """Until this many more appends are acknowledged than now."""
         wanted = self.acknowledged() + more
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await wait_until(lambda: self.acknowledged() >= wanted, every_s=0.05)
@@ -233,7 +233,7 @@ async def run_story(
     trims: bool = False,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> list[str]:
-    """The whole: start, load, the story's faults, heal, more load, and the verdict."""
+    """The whole: start, load, the story's faults, heal, more load, and the checks."""
     async with running_cluster(ClusterUnderLoad(plan, ordering=ordering)) as cluster:
         cluster.start_clients(trims=trims, entry_bytes_max=entry_bytes_max)
         await cluster.wait_acknowledged(BEFORE)
@@ -274,8 +274,8 @@ def process_of(node: NodeID) -> str:
 
 def _all_told(seen: ClusterStatus) -> bool:
     """Every node that has something of a stream says what."""
-    told = {health.node for health in seen.nodes if health.status is not None}
-    return all(node in told for stream in seen.view.streams for node in stream.replicas)
+    reporting = {health.node for health in seen.nodes if health.status is not None}
+    return all(node in reporting for stream in seen.view.streams for node in stream.replicas)
 
 
 def _registered(seen: ClusterStatus) -> list[tuple[int, NodeID, Path]]:

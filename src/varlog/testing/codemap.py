@@ -39,7 +39,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class CodemapError(Exception):
-    """The map cannot be drawn; the message says which file to mend."""
+    """The map cannot be drawn; the message says which file to fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class NoSmallDisk(Exception):
 
 
 class SmallDisk:
-    """A tmpfs of so many MiB. Entering mounts it, leaving unmounts it, even if something still has a file of it open."""
+    """A tmpfs of the given size in MiB. Entering mounts it, leaving unmounts it, even if something still has a file of it open."""
 
     def __init__(self, path: Path, size_mib: int) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Somebody else's file takes the room, all but so many bytes."""
+        """A file of another program takes the space, except for this many bytes."""
         with (self.path / FILLER).open("ab", buffering=0) as filler:
             while (room := self.free_bytes() - leave_bytes) > 0:
                 try:
@@ -68,14 +68,14 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
 
 
-# A server whose disk is slow while a file says so: each of its syncs takes so many seconds longer.
+# A server whose disk is slow while a file says so: each of its syncs takes that many seconds longer.
 #
 # python -m varlog.testing.faulty_disk FILE vsn start …
 
 
 @dataclass(frozen=True)
 class SlowDiskPlan(ClusterPlan):
-    """A cluster whose disks can be made slow, one by one, while it runs."""
+    """A cluster whose disks can be made slow, each alone, while it runs."""
 
     def slow_down(self, name: str, seconds: float) -> None:
         """From now on; 0: no longer."""
@@ -94,11 +94,11 @@ class SlowDiskPlan(ClusterPlan):
 
 
 if __name__ == "__main__":
-    told, sync = Path(sys.argv.pop(1)), os.fdatasync
+    delay_file, sync = Path(sys.argv.pop(1)), os.fdatasync
 
     def slow_sync(descriptor: int) -> None:
-        if told.exists():
-            time.sleep(float(told.read_text("utf-8")))
+        if delay_file.exists():
+            time.sleep(float(delay_file.read_text("utf-8")))
         sync(descriptor)
 
     os.fdatasync = slow_sync  # type: ignore[assignment]

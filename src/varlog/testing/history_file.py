@@ -20,7 +20,7 @@ _KINDS: dict[str, type[ClientCall]] = {
 }
 _COMPLAINT = "complaint"
 _LENGTH_BYTES = 4
-# How late an answer may be told where real processes share two cores with the whole cluster, and the machine may stand still: what
+# How late a reply may arrive where real processes share two cores with the whole cluster, and the machine may pause: what
 # never ends is found all the same.
 REAL_SLACK_S = 30.0
 

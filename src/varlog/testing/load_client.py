@@ -25,7 +25,7 @@ from varlog.testing.workload import Client, Mix
 from varlog.verify.history import ClientCall, TrimCall
 
 CONNECT_TIMEOUT_S = 5.0
-# Longer than any operation: a client that is told to stop finishes what it has begun.
+# Longer than any operation: a client that is stopped finishes what it has begun.
 STOP_TIMEOUT_S = 60.0
 _FOR_EVER = 10**12
 
@@ -86,7 +86,7 @@ class LoadClient:
         return code
 
     def kill(self) -> None:
-        """kill -9: what it has under way stays open, and nobody will know its outcome."""
+        """kill -9: what it has in flight stays open, and its outcome remains unknown."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -98,7 +98,7 @@ class LoadClient:
 
 
 async def work(load: ClientLoad, stopping: Callable[[], bool]) -> None:
-    """Connect, then so many loops of operations until it is time to stop."""
+    """Connect, then run the loops of operations until it is time to stop."""
     history = RealHistory()
     with HistoryWriter(Path(load.history)) as writer:
         log = await _connect(load, stopping)
@@ -107,7 +107,7 @@ async def work(load: ClientLoad, stopping: Callable[[], bool]) -> None:
 
         def ended(operation: ClientCall) -> None:
             if isinstance(operation, TrimCall):
-                operation.binding = False  # nobody here knows which nodes heard of it
+                operation.binding = False  # it is not known here which nodes received it
             writer.write(operation)
             while history.complaints:
                 writer.complain(history.complaints.pop())
@@ -126,7 +126,7 @@ async def _connect(load: ClientLoad, stopping: Callable[[], bool]) -> Log | None
         try:
             return await aio.connect(load.cluster, load.topic, create=False, timeout_s=CONNECT_TIMEOUT_S)
         except VarlogError:
-            continue  # whoever was asked has just been killed: it took its time to say so
+            continue  # the server that was asked has just been killed
     return None
 
 

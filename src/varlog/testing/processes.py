@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-# What a test waits for, only so that nothing hangs: a machine with other work may stand still for ten seconds, and more than once.
+# What a test waits for, only so that nothing hangs: a busy machine may pause for ten seconds, and more than once.
 PATIENCE_S = 120.0
 
 
@@ -43,13 +43,13 @@ def started(
         text=True,
     )
     try:
-        told = ""
-        while until not in told:
+        output = ""
+        while until not in output:
             line = process.stdout.readline() if process.stdout is not None else ""
             if not line:
                 raise AssertionError(process.communicate()[1])
-            told += line
-        yield process, told
+            output += line
+        yield process, output
     finally:
         process.kill()
         process.communicate()
@@ -71,7 +71,7 @@ def stand_still(pid: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not _stands_still(pid):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} was told to stop, and goes on")
+            raise TimeoutError(f"process {pid} was stopped, and still runs")
         time.sleep(0.001)
 
 

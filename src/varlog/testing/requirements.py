@@ -70,7 +70,7 @@ def citations_in(path: str, source: str) -> list[Citation]:
 
 
 def citations_under(root: Path, files: Iterable[Path]) -> list[Citation]:
-    """Every citation of these files; a path is told from `root` on."""
+    """Every citation of these files; paths are relative to `root`."""
     return [
         citation
         for file in files

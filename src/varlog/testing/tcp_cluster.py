@@ -27,14 +27,14 @@ from varlog.storagenode.node import StorageNodeServer
 
 CLUSTER = ClusterID(5)
 NODES = 3
-# Only so that nothing hangs: a busy machine may stand still for seconds.
+# Only so that nothing hangs: a busy machine may pause for seconds.
 WAIT_S = 90.0
 
 
 class TcpCluster:
     """Services on free ports of 127.0.0.1. Their disks do not wait for the device: nothing here loses power.
 
-    The ports are none that the kernel gives to outgoing connections: whoever is stopped and started again finds its own free.
+    The ports are none that the kernel gives to outgoing connections: a server that is stopped and started again finds its own free.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class TcpCluster:
         await self.start_sequencer(sequencer)
 
     async def stop_node(self, index: int) -> None:
-        """Again is harmless: whoever clears up behind a test that failed does not know how far it got."""
+        """May be called twice: cleaning up after a failed test does not know how far it got."""
         if index not in self._stopped:
             self._stopped.add(index)
             await self.nodes[index].stop()
@@ -115,7 +115,7 @@ class TcpCluster:
         async with asyncio.timeout(WAIT_S):
             await self.sequencer.wait_leased()
         async with asyncio.timeout(WAIT_S), varlog.aio.admin(self.repository.address) as admin:
-            while len([node for node in (await admin.status()).nodes if node.alive]) < 3:  # noqa: ASYNC110 - they are asked, they do not tell
+            while len([node for node in (await admin.status()).nodes if node.alive]) < 3:  # noqa: ASYNC110 - they are polled
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
@@ -131,7 +131,7 @@ class TcpCluster:
             NodeID(index + 1),
             (self._volumes[index],),
             listen=listen,
-            # Its first pass comes a minute after the start: what a test spoils would be mended before anybody looks.
+            # Its first pass comes a minute after the start: what a test damages would be repaired before the test reads it.
             scrub_bytes_per_s=0,
         )
         node = StorageNodeServer(config, self._environment, self._transport)

@@ -77,7 +77,7 @@ class Mix:
 
 
 class Client:
-    """One user of one log. `on_begin` and `on_end` hear of each operation."""
+    """One user of one log. `on_begin` and `on_end` get each operation."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Client:
         self._trimmed = 0
 
     async def run(self, operations: int, stopping: Callable[[], bool]) -> None:
-        """So many operations, one after the other, unless it is time to stop."""
+        """The given number of operations, one after another, unless it is time to stop."""
         actions: dict[str, Callable[[], Awaitable[ClientCall]]] = {
             "append": self.append,
             "batch": self.append_batch,
@@ -263,7 +263,7 @@ class Client:
         return operation
 
     async def _end(self, operation: ClientCall, work: Awaitable[CallOutcome | None]) -> None:
-        """Wait for the answer and write it down. Anything that is not of the error tree is a bug, and is told as one."""
+        """Wait for the answer and write it down. Anything outside the error tree is a bug, and is reported as one."""
         try:
             operation.outcome = await work or CallOutcome.DONE
         except NotWritten as error:
@@ -281,7 +281,7 @@ class Client:
             # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
             if not isinstance(error, Unavailable) and STOPPED not in str(error):
                 self._history.complaints.append(f"an error that has no place here: {operation}")
-        except Exception as error:  # noqa: BLE001 - told to the checkers
+        except Exception as error:  # noqa: BLE001 - reported to the checkers
             operation.outcome, operation.message = CallOutcome.FAILED, repr(error)
             self._history.complaints.append(f"not an error of the tree: {operation}")
         operation.ended = self._history.event()

@@ -115,7 +115,7 @@ async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: st
 async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
     """A file that the cell before deleted comes back with the next session, or the next change of what is in it."""
     async with asyncio.timeout(THERE_S):
-        while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:  # noqa: ASYNC110 - files tell nobody
+        while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:  # noqa: ASYNC110 - files are polled
             await asyncio.sleep(0.1)
     return path
 
@@ -176,12 +176,12 @@ async def _wait_named(
         return found
     try:
         async with asyncio.timeout(LOOK_S):
-            while _identity(path) == left:  # noqa: ASYNC110 - files tell nobody
+            while _identity(path) == left:  # noqa: ASYNC110 - files are polled
                 await asyncio.sleep(0.05)
     except TimeoutError:
         if left is None and path.name not in MADE_LATER:
             return HarmResult(
-                HarmOutcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and is not there again",)
+                HarmOutcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and does not exist again",)
             )
     return found
 
@@ -219,7 +219,7 @@ class EmbeddedImage:
                 for topic, log in logs.items():
                     await append_some(log, self.records[topic], FILL // 3)
             async with asyncio.timeout(THERE_S):
-                while not {*KINDS_OF_AN_EMBEDDED} <= {*kinds_in(live)}:  # noqa: ASYNC110 - files tell nobody
+                while not {*KINDS_OF_AN_EMBEDDED} <= {*kinds_in(live)}:  # noqa: ASYNC110 - files are polled
                     await asyncio.sleep(0.05)
             shutil.copytree(live, self.older)
             for topic, log in logs.items():

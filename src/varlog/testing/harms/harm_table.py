@@ -152,9 +152,9 @@ class Cell(msgspec.Struct, frozen=True):
         return f"{self.part}, {self.kind}, {self.harm}, {self.when}"
 
 
-def cell_of(part: str, kind: str, harmed: str, when: str, verdict: HarmResult) -> Cell:
-    words = verdict.words[0] if verdict.words and verdict.outcome is not HarmOutcome.HEALED else ""
-    return Cell(part, kind, harmed, when, verdict.outcome, " ".join(words.split())[:300])
+def cell_of(part: str, kind: str, harmed: str, when: str, result: HarmResult) -> Cell:
+    words = result.words[0] if result.words and result.outcome is not HarmOutcome.HEALED else ""
+    return Cell(part, kind, harmed, when, result.outcome, " ".join(words.split())[:300])
 
 
 def wrong(found: Cell) -> str:

@@ -77,7 +77,7 @@ class Record:
                     f"{HIDDEN}: position {glsn} of {self.topic} ({_name(data)}) is above the tail {tail}"
                 )
             elif glsn not in found:
-                differences.append(f"LOST: position {glsn} of {self.topic} ({_name(data)}) is not there")
+                differences.append(f"LOST: position {glsn} of {self.topic} ({_name(data)}) is missing")
             elif found[glsn] != data:
                 differences.append(
                     f"WRONG: position {glsn} of {self.topic} was acknowledged for {_name(data)} and holds {_name(found[glsn])}"
@@ -341,7 +341,7 @@ async def harmed_cluster(
         await cluster.stop()
 
 
-# --- verdict ---------------------------------------------------------------------------------------------------------
+# --- result ---------------------------------------------------------------------------------------------------------
 
 
 class HarmOutcome(StrEnum):
@@ -355,7 +355,7 @@ class HarmOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class HarmResult:
-    """`words`: what the processes said, or what is broken; the most telling line first."""
+    """`words`: what the processes logged, or what is broken; the most important line first."""
 
     outcome: HarmOutcome
     words: tuple[str, ...] = ()

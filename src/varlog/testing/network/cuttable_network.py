@@ -8,7 +8,7 @@ from typing import Protocol
 
 # Where all the clients of a cluster are.
 CLIENTS = "clients"
-# Where everybody else is: the test itself, and whoever reads back at the end.
+# Where all others are: the test itself, and the client that reads back at the end.
 OUTSIDE = "outside"
 
 
@@ -25,12 +25,12 @@ class CuttableNetwork(Protocol):
 
 
 def server_places(nodes: int) -> list[str]:
-    """Where the servers of a cluster of so many storage nodes are, in the order of its ports; the sequencer comes last."""
+    """Where the servers of a cluster with this number of storage nodes are, in the order of its ports; the sequencer comes last."""
     return ["vmr", "vmc", *(f"vsn-{number}" for number in range(1, nodes + 1)), "vseq"]
 
 
 def places(nodes: int) -> list[str]:
-    """The places that a cluster of so many storage nodes and its clients need."""
+    """The places that a cluster with this number of storage nodes and its clients need."""
     return [*server_places(nodes), CLIENTS]
 
 
@@ -59,7 +59,7 @@ class CutWays:
         self._cut[source, target] = loss
 
     def heal(self) -> None:
-        """All of them, and whoever waits for one goes on."""
+        """All of them; waiting tasks continue."""
         self._cut.clear()
         self._healed.set()
         self._healed = asyncio.Event()

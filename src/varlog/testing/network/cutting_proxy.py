@@ -1,6 +1,6 @@
 """CuttingProxy: a TCP proxy for one server; each direction can be cut.
 
-It knows bytes, and nothing of what they say. Whoever connects while his way is cut is connected, and hears nothing: a proxy
+It forwards bytes without parsing them. A process that connects while its link is cut is connected and receives nothing: a proxy
 cannot refuse to open a connection as a lost packet does.
 """
 
@@ -18,7 +18,7 @@ from varlog.rpc.tcp import split_address
 from varlog.testing.network.cuttable_network import CutWays
 
 Address = tuple[str, int]
-# The place of whoever has this end of a connection to that one; None: he is gone, or nobody we know.
+# The place of the process at this end of a connection to that one; None: it is gone, or unknown.
 Who = Callable[[Address, Address], Awaitable[str | None]]
 
 
@@ -70,7 +70,7 @@ class CuttingProxy:
             connection.reset()
 
     def reset_gaps(self) -> None:
-        """What has lost something can never go on."""
+        """A connection that has lost bytes can never continue."""
         for connection in [found for found in self._carried if found.has_gap]:
             connection.reset()
 
@@ -91,7 +91,7 @@ class CuttingProxy:
             near.reset()
 
     async def _carry(self, near: End) -> None:
-        # His first packet is lost as well.
+        # Its first packet is lost as well.
         await self._ways.wait_open(near.place, self.place)
         try:
             behind = await asyncio.open_connection(*self._behind, limit=READ_BYTES_MAX)
@@ -114,7 +114,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class End:
-    """What the proxy has of one of the two who talk: `place` is where he is."""
+    """One of the two ends of a connection; `place` is where its process is."""
 
     place: str
     reader: asyncio.StreamReader
@@ -130,7 +130,7 @@ class End:
     async def wait_closed(self) -> None:
         """Until everything has gone out."""
         self.writer.close()
-        with suppress(OSError):  # he may be gone
+        with suppress(OSError):  # it may be gone
             await self.writer.wait_closed()
 
 
@@ -180,12 +180,12 @@ class CarriedConnection:
         if broken:
             self.reset()
         elif not target.writer.is_closing():
-            with suppress(OSError):  # it was reset a moment ago: the other way tells
+            with suppress(OSError):  # it was reset a moment ago: the other direction reports it
                 target.writer.write_eof()
 
 
 async def _send(target: End, data: bytes) -> None:
-    """To one who is gone, nothing: it is for the other way to tell, if that one is open."""
+    """To a closed end, nothing: the other direction reports it, if that one is open."""
     if target.writer.is_closing():
         return
     target.writer.write(data)

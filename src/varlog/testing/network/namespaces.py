@@ -1,7 +1,7 @@
 """Namespaces: a cuttable network made of one network namespace per process.
 
 A cut is a neighbour with a wrong hardware address: what is sent to it is carried away and reaches nobody, as on a broken cable.
-No packet is refused, so whoever sends learns it from silence alone. It needs root and `ip`, and no filter modules of the kernel.
+No packet is refused, so a sender learns it from silence alone. It needs root and `ip`, and no filter modules of the kernel.
 """
 
 from __future__ import annotations

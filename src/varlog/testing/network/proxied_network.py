@@ -1,6 +1,6 @@
 """ProxiedNetwork: a cuttable network made of one proxy per server.
 
-Who connects is told by the kernel's list of connections, so the addresses are the same for all. It differs from a cut cable in
+The kernel's list of connections shows which process connects, so the addresses are the same for all. It differs from a cut cable in
 what kernels do by themselves: nobody's keepalive or retransmission ends a connection here, so a cut is `Loss` and nothing between.
 """
 

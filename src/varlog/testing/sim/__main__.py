@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="file that failing seeds are added to, each with the command that replays it",
     )
     nightly.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
-    replay = commands.add_parser("replay", help="run one seed again and tell everything")
+    replay = commands.add_parser("replay", help="run one seed again and print everything")
     replay.add_argument("seed", type=int)
     replay.add_argument(
         "--ordering",
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     replay.add_argument("--recipes", action="store_true", help="users use recipes, not the log itself")
     replay.add_argument("--mutant", default="", help="plant this bug first")
-    replay.add_argument("--messages", action="store_true", help="tell every message, too")
+    replay.add_argument("--messages", action="store_true", help="print every message as well")
     mutants = commands.add_parser("mutants", help="plant known bugs; exit 1 if one is not found")
-    mutants.add_argument("--seeds", type=int, default=3000, help="at most so many for each (default 3000)")
+    mutants.add_argument("--seeds", type=int, default=3000, help="the most for each (default 3000)")
     mutants.add_argument("--only", default="", metavar="NAME", help="this one alone")
     mutants.add_argument(
         "--quick", action="store_true", help="without those that only very many seeds can show"
@@ -138,7 +138,7 @@ def run_command(
 
 
 def nightly_command(seconds: float, failures: Path, jobs: int) -> int:
-    """New seeds until the time is over; whatever fails is told, and added to the file at once."""
+    """New seeds until the time is over; every failure is printed, and added to the file immediately."""
     began = time.monotonic()
     draw = random.SystemRandom()
     done = failed = 0
@@ -165,17 +165,17 @@ def nightly_command(seconds: float, failures: Path, jobs: int) -> int:
 def _write_failure(result: RunResult, failures: Path, *, recipes: bool) -> None:
     replay = replay_command(result.seed, result.ordering, recipes=recipes)
     lines = [f"{checker} ({law}): {sentence}" for checker, law, sentence in result.violations]
-    told = "\n".join([replay, *(f"  {line}" for line in lines), ""])
+    text = "\n".join([replay, *(f"  {line}" for line in lines), ""])
     _clear_progress()
-    print(told, end="", flush=True)
+    print(text, end="", flush=True)
     with failures.open("a") as file:
-        file.write(told)
+        file.write(text)
 
 
 def replay_seed(
     seed: int, ordering: Ordering | None, mutant: str, *, messages: bool, recipes: bool = False
 ) -> int:
-    """One seed in this process, told event by event."""
+    """One seed in this process, with every event printed."""
     from varlog.testing.sim.mutants.catalog import plant
     from varlog.testing.sim.recipes.world import simulate_recipes
     from varlog.testing.sim.simulate import simulate

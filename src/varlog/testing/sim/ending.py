@@ -36,7 +36,7 @@ READ_BACK_S = 60.0
 # A topic that did not grow for this long has nothing in flight.
 QUIET_S = 0.5
 # After harm that replication does not survive: how long the cluster may take to be well or to show what is not, how long one
-# question may take, and how many positions of a topic are read one by one.
+# question may take, and how many positions of a topic are read individually.
 ACCOUNT_WAIT_S = 15.0
 ACCOUNT_S = 3.0
 ACCOUNT_READS = 24
@@ -137,7 +137,7 @@ class EndingCheck:
         return ""
 
     async def read_back(self) -> None:
-        """Everything that is there, in order, and what is trimmed; a few positions one by one."""
+        """Everything that exists, in order, and what is trimmed; a few positions individually."""
         for topic in self._topics:
             async with await self._connect(topic) as log:
                 client = self._client(topic, log)
@@ -290,7 +290,7 @@ def examine(
             if disk.exists(path / UNIT_NAME):
                 continue  # see sequenced_ending
             if not disk.exists(path / STATE_NAME) and int(path.name.partition("=")[2]) not in missing:
-                continue  # never finished: whoever makes it next clears it away
+                continue  # never finished: the next creation clears it away
             try:
                 store = LogStore.open(disk, path, segment_bytes=segment_bytes)
                 entries = list(stored_entries(store))

@@ -24,7 +24,7 @@ from varlog.testing.sim.simulate import RunResult
 
 # Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
 CHUNK_SEEDS = 5
-# A worker is replaced after so many chunks: what a run leaves behind must not pile up.
+# A worker is replaced after this many chunks: what a run leaves behind must not accumulate.
 CHUNKS_A_WORKER = 40
 
 
@@ -42,7 +42,7 @@ class SeedResult:
 def replay_command(
     seed: int, ordering: Ordering = Ordering.COMMITTED, mutant: str = "", *, recipes: bool = False
 ) -> str:
-    """The one command that runs a seed again and tells everything."""
+    """The one command that runs a seed again and prints everything."""
     ordered = f" --ordering {ordering}" if ordering is not Ordering.COMMITTED else ""
     planted = f" --mutant {mutant}" if mutant else ""
     used = " --recipes" if recipes else ""

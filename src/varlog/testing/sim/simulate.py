@@ -69,7 +69,7 @@ class LogLines(logging.Handler):
     def _is_due(self, host: str, text: str) -> bool:
         """A disk that is damaged on purpose, or fails, is to be complained about by its node, and by no other."""
         kinds = self._world.plan.kinds()
-        if ("replica is damaged" in text or "replica frozen" in text) and host in self._world.spoilt:
+        if ("replica is damaged" in text or "replica frozen" in text) and host in self._world.damaged_hosts:
             return True
         if FaultKind.BEYOND in kinds and any(words in text for words in LOSS_WORDS):
             return True

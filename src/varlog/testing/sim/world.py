@@ -59,12 +59,12 @@ BOOTSTRAP_S = 120.0
 SETTLE_S = 5.0
 # Longer than a manager tries to do what it was asked for.
 MANAGERS_S = 60.0
-# In this many passes each replica is scrubbed once for sure, and what was found is mended.
+# In this many passes each replica is scrubbed once for sure, and what was found is repaired.
 SCRUBBED_PASSES = 3
 
 
 class World:
-    """One run. `trace` hears every event, as text."""
+    """One run. `trace` gets every event, as text."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class World:
         return work
 
     async def _watch(self, name: str, environment: Environment, log: Log, topic: str) -> None:
-        """A loop that only looks, and has little patience: who is cut off with others must not hear of an old world from them."""
+        """A loop that only reads, with short timeouts: servers that are cut off with a client must not show it stale state."""
         weights = {"tail": 4, "read": 2, "read_stream": 1}
         rng = random.Random(environment.entropy.getrandbits(64))
         client = Client(
@@ -303,9 +303,9 @@ class World:
     # --- the run --------------------------------------------------------------------------------------------------
 
     @property
-    def spoilt(self) -> frozenset[str]:
+    def damaged_hosts(self) -> frozenset[str]:
         """Hosts that have reason to complain about their files."""
-        return self._faults.actions.harms.spoilt if self._faults is not None else frozenset()
+        return self._faults.actions.harms.damaged_hosts if self._faults is not None else frozenset()
 
     async def run(self) -> None:
         """Bootstrap, work under faults, heal, read back, look at the disks."""
@@ -503,13 +503,13 @@ class World:
         faults.end()
 
     async def _before_work(self) -> None:
-        """The topics are there: what else must be, before users come."""
+        """The topics exist: what else must exist before users start."""
 
     async def _look_apart(self) -> None:
         """All is well again: what else there is to look at."""
 
     async def _wait_users(self) -> None:
-        """Let the operations under way end; those whose client died never do."""
+        """Let the operations in flight end; those whose client died never do."""
         patience = asyncio.get_running_loop().time() + 60.0
         while asyncio.get_running_loop().time() < patience and self._under_way():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -517,14 +517,14 @@ class World:
             operation.abandoned = operation.ended is None and not self._lives(operation.client)
 
     async def _wait_managers(self) -> None:
-        """Let the managers end what an operator asked for and gave up, and hear all nodes that run: until then they may make, seal
-        or move a stream."""
+        """Let the managers end what an operator asked for and gave up, and reach all nodes that run: until then they may
+        create, seal or move a stream."""
         patience = asyncio.get_running_loop().time() + MANAGERS_S
         while asyncio.get_running_loop().time() < patience and any(map(self._is_behind, self._servers)):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     def _is_behind(self, host: Host) -> bool:
-        """Whether a living manager still works at what somebody asked of it, or misses a node that runs."""
+        """Whether a living manager still works on a request, or has not reached a node that runs."""
         if not host.up or not isinstance(host.service, Manager):
             return False
         missed = host.service._repair._heartbeat.away_s()
@@ -547,7 +547,7 @@ class World:
     def _user_finished(self) -> None:
         self._users_left -= 1
 
-    # --- telling --------------------------------------------------------------------------------------------------
+    # --- tracing --------------------------------------------------------------------------------------------------
 
     def trace(self, text: str) -> None:
         if self._trace is not None:
@@ -565,14 +565,14 @@ class World:
                     operation
                 )
             operation.binding = before is not None and before == self._sessions()
-            # A node that has not heard of a trim has no lease, and answers nothing (R-SEQ-13).
+            # A node that has not received a trim has no lease, and answers nothing (R-SEQ-13).
             operation.binding |= operation.topic in self.history.sequenced
         if self._trace is not None:
             self.trace(f"{operation}")
 
     def _sessions(self) -> list[object] | None:
         """The repository's sessions with all living nodes; None if one of them has none, or has a replica that left its stream. A
-        trim waits for those in session, and tells it to those who hold the stream."""
+        trim waits for those in session, and sends it to those that hold the stream."""
         leader, view = self._leader(), self._view()
         if leader is None or leader.sessions is None or view is None:
             return None
@@ -594,7 +594,7 @@ class World:
         return {id(one._link) for node, one in sessions if one.is_open and view.streams_on(node)}
 
     def _is_trimmed_somewhere(self, trim: TrimCall) -> bool:
-        """Whether a replica of a living node has heard of this trim, or of a newer one."""
+        """Whether a replica of a living node has received this trim, or a newer one."""
         view = self._view()
         topic = view.topic_named(trim.topic) if view is not None else None
         return topic is not None and any(
@@ -662,7 +662,7 @@ class World:
 
 
 def _unfinished(topic: Topic, view: ClusterView | None) -> bool:
-    """Whether somebody began to make a sequenced topic, and did not finish."""
+    """Whether the creation of a sequenced topic began and did not finish."""
     return topic.sequenced and view is not None and view.projection(topic.topic) is None
 
 

@@ -2,7 +2,7 @@
 
 What was not synced is lost at random.
 
-It can be told to fail, as disks do: syncs, writes, reads, opens, and a capacity that is reached; to lose or misplace writes that it
+It can be made to fail, as disks do: syncs, writes, reads, opens, and a capacity that is reached; to lose or misplace writes that it
 acknowledged; to spoil what lies beside a write in flight; and it can be put back to what it was a while ago.
 """
 
@@ -81,7 +81,7 @@ class Inode:
         self.changes = [change for change in self.changes if change.data is None]
 
     def flip(self, at: int, bit: int) -> None:
-        """Rot: one bit of the file is another one from now on, on the platter and for whoever reads it."""
+        """Corruption: one bit of the file is flipped from now on, on the platter and for every reader."""
         for content in (self.content, self.durable):
             if at < len(content):
                 content[at] ^= 1 << bit
@@ -184,8 +184,8 @@ class Folder:
 class Drive:
     """The disk of one host. It outlives the host's processes.
 
-    `fail_syncs`, `fail_writes`, `fail_reads`: so many of the next ones fail; `fail_opens`: so many of the next files cannot be
-    opened, for lack of `open_errno`. `lose_writes`, `misplace_writes`: so many of the next ones are acknowledged and are never on
+    `fail_syncs`, `fail_writes`, `fail_reads`: this many of the next ones fail; `fail_opens`: this many of the next files cannot be
+    opened, for lack of `open_errno`. `lose_writes`, `misplace_writes`: this many of the next ones are acknowledged and are never on
     the platter, or elsewhere on it. `spoils`: a power loss spoils what lies beside a write in flight. `capacity_bytes`: no more
     fits on it; None is endless.
     """
@@ -228,13 +228,13 @@ class Drive:
         folder.sync()
 
     def check_write(self, path: Path) -> None:
-        """Before a write: one that was told to fail does."""
+        """Before a write: one that was made to fail does."""
         if self.fail_writes > 0:
             self.fail_writes -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
 
     def check_read(self, path: Path) -> None:
-        """Before a read: one that was told to fail does."""
+        """Before a read: one that was made to fail does."""
         if self.fail_reads > 0:
             self.fail_reads -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
@@ -309,7 +309,7 @@ class Drive:
         return node
 
     def crash(self, rng: random.Random) -> str:
-        """Lose what was not synced, as one seeded fate has it; tells which.
+        """Lose what was not synced, as one seeded fate has it; returns which.
 
         Where only the process is killed, nothing is lost: its successor sees it all, although it is not on the platter yet,
         and the next power cut may still take it.
@@ -330,7 +330,7 @@ def _copy(folder: Folder) -> Folder:
 
 
 def _sectors(change: DirectoryChange, rng: random.Random) -> Iterator[tuple[int, bytes]]:
-    """The parts of a write that the device takes one by one: sectors mostly, now and then odd pieces."""
+    """The parts of a write that the device writes separately: sectors mostly, now and then odd pieces."""
     data = change.data or b""
     size = SECTOR_BYTES if rng.random() < 0.5 else rng.choice((8, 32, 64, 100))
     at = 0

@@ -50,12 +50,12 @@ class Failing(Protocol):
 @dataclass(slots=True)
 class SimClock:
     """The time of day on one host: that of the loop, a little off, and anything after a jump. Its steady clock counts from some
-    moment of its own, drifts, and stands still or jumps where a fault makes it; its monotonic clock only drifts."""
+    moment of its own, drifts, and stops or jumps where a fault makes it; its monotonic clock only drifts."""
 
     skew_us: int
     rate: float = 1.0  # of its steady clock, against true time
     steady_from_us: int = 0
-    stands_at_us: int | None = None  # where its steady clock stands still
+    stands_at_us: int | None = None  # where its steady clock stopped
 
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
@@ -72,7 +72,7 @@ class SimClock:
             self.steady_from_us += stood_at - self.steady_us()
 
     def monotonic_us(self) -> int:
-        """The other clock that never goes back: it neither stands still nor jumps."""
+        """The other clock that never goes back: it neither stops nor jumps."""
         return int(asyncio.get_running_loop().time() * 1e6 * self.rate)
 
     def steady_us(self) -> int:
@@ -127,7 +127,7 @@ class Host:
         return self.process is not None and self.process.alive
 
     def environment(self, process: Process) -> Environment:
-        """The doors of a new process on this host."""
+        """The environment of a new process on this host."""
         rng = random.Random(f"{self._seed}/{process.name}")
         disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
         return Environment(self.clock, rng, disk, lambda _: SimWorker(process, rng, self._delay_s))
@@ -191,7 +191,7 @@ class Host:
         return found
 
     def wipe(self, path: Path) -> None:
-        """Delete everything below `path` for ever, as an operator or a new disk does. Nothing may run here."""
+        """Delete everything below `path` forever, as an operator or a new disk does. Nothing may run here."""
         folder = self.drive.folder(path)
         for names in (folder.entries, folder.durable, folder.changes):
             names.clear()
@@ -221,7 +221,7 @@ class Host:
 
 T = TypeVar("T")
 
-# Of the inline jobs that could run in the loop so many do.
+# The share of inline jobs that run in the loop.
 AT_ONCE_SHARE = 0.4
 
 Delay = Callable[[random.Random], float]
@@ -239,7 +239,7 @@ def hanging_delay(rng: random.Random) -> float:
 
 class SimWorker:
     """Stands in for a thread of one process. Between a job and its answer there is time in which the process can crash,
-    or in which the next job runs: as with a thread, the loop hears of a job later than it happened, but in order."""
+    or in which the next job runs: as with a thread, the loop learns of a job later than it happened, but in order."""
 
     def __init__(self, process: Process, rng: random.Random, delay: Delay = worker_delay) -> None:
         self._process = process
@@ -253,7 +253,7 @@ class SimWorker:
 
     @property
     def can_run_inline(self) -> bool:
-        """Now and then, where nothing is under way: a real one is so as long as its disk is quick."""
+        """At random, where nothing is in flight: a real one allows it while its disk is fast."""
         return not self._busy and not self._answers and self._rng.random() < AT_ONCE_SHARE
 
     def call(self, job: Callable[[], Any], done: Settle, *, inline: bool = False) -> None:
@@ -278,7 +278,7 @@ class SimWorker:
         try:
             result = job()
         except ProcessCrashed:
-            raise  # it died in the middle of its job, and whoever asked for it with it
+            raise  # the process died in the middle of its job, and its caller with it
         except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means
             error = failure
         done(result, error)
@@ -290,7 +290,7 @@ class SimWorker:
         try:
             result = job()
         except ProcessCrashed:
-            return  # it died in the middle of its job: nobody hears of it
+            return  # the process died in the middle of its job: no one is notified
         except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means
             error = failure
         loop = asyncio.get_running_loop()
@@ -313,7 +313,7 @@ class SimWorker:
                         waiter.set_result(None)
 
     async def close(self) -> None:
-        """Wait for the jobs under way."""
+        """Wait for the jobs in flight."""
         if self._busy or self._answers:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)

@@ -22,7 +22,7 @@ _serials = count(1)
 
 
 class SimulationStuck(Exception):
-    """The simulation cannot go on: nobody will ever wake up, or it runs without end."""
+    """The simulation cannot continue: no task will ever wake up, or it runs without end."""
 
 
 class SimFuture(asyncio.Future[T]):
@@ -115,7 +115,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         def stop(_: int, frame: FrameType | None) -> None:
             where = "".join(traceback.format_stack(frame, limit=8))
             self._hung = f"no end after {seconds:g} s of processor time, at {self._now:.3f} s:\n{where}"
-            # What is under way may catch this and answer with it; `_turn` ends the run all the same.
+            # A running task may catch this and answer with it; `_turn` ends the run all the same.
             raise SimulationStuck(self._hung)
 
         before = signal.signal(signal.SIGVTALRM, stop)
@@ -169,7 +169,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             sys.unraisablehook = hook
 
     def resume(self, process: Process) -> None:
-        """A process that stood still goes on: everything that was due meanwhile happens now, in order."""
+        """A paused process continues: everything that was due in the meantime happens now, in order."""
         held, process.held = process.held or [], None
         self._ready.extend((process, handle) for handle in held)
 
@@ -218,7 +218,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells of each; ours are skipped when their time comes."""
+        """asyncio reports each; ours are skipped when their time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return SimFuture(loop=self)
@@ -293,7 +293,7 @@ class Process:
         self.incarnation = incarnation
         self.name = f"{host}#{incarnation}"
         self.alive = True
-        # What a process that stands still (as after SIGSTOP) would have done meanwhile; None while it runs.
+        # What a paused process (as after SIGSTOP) would have done in the meantime; None while it runs.
         self.held: list[Any] | None = None
         self._on_death: list[Callable[[], None]] = []
         self.context: Context = copy_context()
@@ -321,7 +321,7 @@ class Process:
             callback()
 
     def check(self) -> None:
-        """Doors call this first: a dead process that is still unwinding its stack must not touch the world."""
+        """The simulated environment calls this first: a dead process that is still unwinding its stack must not touch the world."""
         if not self.alive:
             raise ProcessCrashed(self.name)
 

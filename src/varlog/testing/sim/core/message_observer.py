@@ -1,4 +1,4 @@
-"""MessageObserver: records what servers told, in either ordering."""
+"""MessageObserver: records what servers answered, in either ordering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlog.verify.history import GrantedTokens, History
 
 
 class MessageObserver:
-    """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
+    """What a message has published must stay true, whichever repository leads later (law 3, 6)."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class MessageObserver:
         rewound: bool = False,
     ) -> None:
         self._history = history
-        # The store may go back in time: what no node has heard of did not happen.
+        # The store may go back in time: what reached no node did not happen.
         self._rewound = rewound
         self._is_sequenced = is_sequenced
         self._revisions: dict[Process, int] = {}
@@ -66,7 +66,7 @@ class MessageObserver:
             self._history.record_seal(stream.log_stream, stream.epoch, stream.sealed_end)
 
 
-# Sequenced witness: hears what is said of sequenced topics: projections, positions given, seals, answers that came late.
+# SequencedObserver: observes messages about sequenced topics: projections, positions given, seals, answers that came late.
 
 # Writes. What was read is true whenever the answer comes; what was written must be counted in the answer to a seal.
 _FENCED = (m.WriteUnit, m.FillUnit)
@@ -74,14 +74,14 @@ _ANSWERS = (m.Done,)
 
 
 class SequencedObserver:
-    """Told is told: what anybody can have heard must stay true, whoever is asked later."""
+    """What a message has published must stay true, whichever process is asked later."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._told = history.sequenced_facts
         self._revisions: dict[object, int] = {}
         self._asked: dict[tuple[SimConnection, int], Message] = {}
-        self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it told
+        self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it sent
 
     def is_sequenced(self, topic: int) -> bool:
         return topic in self._told.names
@@ -136,6 +136,6 @@ class SequencedObserver:
         sealed = self._sealed.get((connection.process.host, log_stream), 0)
         if epoch < sealed:
             self._told.stale_answers.append(
-                f"{connection.process.name} told epoch {sealed} of its log stream {log_stream}, and then answered "
+                f"{connection.process.name} sent epoch {sealed} of its log stream {log_stream}, and then answered "
                 f"{request} by {type(answer).__name__}"
             )

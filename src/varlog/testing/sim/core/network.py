@@ -66,7 +66,7 @@ class SimNetwork:
         return self._rng.random() < probability
 
     def kept(self, in_flight: int) -> int:
-        """How many of the frames under way still arrive when their connection breaks."""
+        """How many of the frames in flight still arrive when their connection breaks."""
         return self._rng.randint(0, in_flight)
 
     def notice_delay(self) -> float:
@@ -79,7 +79,7 @@ class SimNetwork:
         return self._rng.uniform(KEEP_ALIVE_S / 4, KEEP_ALIVE_S)
 
     def cut_one(self) -> str:
-        """Break a connection between two living processes; tells which, or ''."""
+        """Break a connection between two living processes; returns which, or ''."""
         victim = self._some_connection()
         if victim is None:
             return ""
@@ -113,7 +113,7 @@ class SimNetwork:
         return len(doomed)
 
     def lose_one(self) -> str:
-        """A connection between two living processes swallows everything from now on; tells which, or ''."""
+        """A connection between two living processes drops everything from now on; returns which, or ''."""
         victim = self._some_connection()
         if victim is None:
             return ""
@@ -275,7 +275,7 @@ class SimServer:
 
 @dataclass(slots=True)
 class SimFrame:
-    """One message under way."""
+    """One message in flight."""
 
     kind: int
     request: int
@@ -283,7 +283,7 @@ class SimFrame:
     meta: bytes
     payload: bytes
     source: Buffer  # what the sender handed over: it must not write to it any more
-    spoilt: bool = False  # it was damaged on its way
+    corrupt: bool = False  # it was damaged in transit
 
     def is_believed(self, meta: bytes) -> bool:
         """Whether the reader of frames takes it if its message has become `meta` on its way, and its checksum is as it was."""
@@ -313,12 +313,12 @@ class SimConnection(Endpoint):
         self._arrives_at = 0.0
         self._inbox: deque[SimFrame | None] = (
             deque()
-        )  # under way to this end; None is the end of the connection
+        )  # in flight to this end; None is the end of the connection
         self._inbox_bytes = 0
         self._late = 0  # frames whose time came while reading was paused
         self._over = False  # broken, though nobody here has noticed yet
         self._deaf = False  # nothing reaches this end any more, though both may believe in the connection
-        self._not_before = 0.0  # what is under way to this end arrives no earlier
+        self._not_before = 0.0  # what is in flight to this end arrives no earlier
         self.posted = 0  # the request that the newest message from this end is, or answers
         network.add(self)
 
@@ -345,7 +345,7 @@ class SimConnection(Endpoint):
             other._inbox_bytes += len(payload)  # never acknowledged, so it stays in the sender's buffer
         else:
             frame = SimFrame(kind, request, number, meta, bytes(payload), payload)
-            frame.spoilt = network.spoil is not None and network.spoil(self, message)
+            frame.corrupt = network.spoil is not None and network.spoil(self, message)
             other._put(frame)
         if other._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._writes_backed_up:
             self._set_writes_backed_up(True)
@@ -373,7 +373,7 @@ class SimConnection(Endpoint):
             self.other._ends_after(self._network.notice_delay())
 
     def snap(self) -> None:
-        """The network breaks the connection: both ends lose some of what is under way, and notice when they do."""
+        """The network breaks the connection: both ends lose some of what is in flight, and notice when they do."""
         for end in (self, self.other):
             if not end._closed:
                 end._over = True
@@ -453,9 +453,9 @@ class SimConnection(Endpoint):
                 f"{self._peer} wrote to a payload after sending it to {self.process.name}"
             )
         message = decode(frame.number, frame.meta)
-        if frame.spoilt:
+        if frame.corrupt:
             message = self._network.damaged(message)
-            # The checksum of the frame tells: nothing of it is believed, and nothing behind it can be found.
+            # The checksum of the frame shows it: nothing of it is believed, and nothing behind it can be found.
             if not frame.is_believed(encode(message)):
                 self._break_off("a frame arrived damaged")
                 return

@@ -13,7 +13,7 @@ from varlog.testing.workload import Mix
 
 
 class FaultKind(StrEnum):
-    """The menu of faults, by the names that a run tells."""
+    """The kinds of faults, by the names in a trace."""
 
     CRASH = "crash"  # a process dies at some moment
     CRASH_WRITING = "crash-writing"  # … in the middle of the disk's work
@@ -21,10 +21,10 @@ class FaultKind(StrEnum):
         "crash-sending"  # … with the k-th message it sends, managers above all: between any two steps
     )
     CRASH_ORDERING = "crash-ordering"  # a repository dies right before or after its store has taken a commit
-    PAUSE_ORDERING = "pause-ordering"  # … or stands still there
+    PAUSE_ORDERING = "pause-ordering"  # … or is paused there
     STOP = "stop"  # a clean end
     BLACKOUT = "blackout"  # everything loses power at once
-    PAUSE = "pause"  # a process stands still, as after SIGSTOP, for longer than every lease at times
+    PAUSE = "pause"  # a process is paused, as after SIGSTOP, for longer than every lease at times
     AWAY = "away"  # a storage node stays away until it is replaced, and comes back
     CUT = "cut"  # a connection breaks
     STRAGGLE = "straggle"  # … and what was sent over it arrives much later, behind what is sent again
@@ -54,15 +54,15 @@ class FaultKind(StrEnum):
     READ = "read"  # reads of a disk fail
     OPEN = "open"  # a process has no file descriptor or no memory left to open a file
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
-    SWIZZLE = "swizzle"  # the links of some hosts close one by one and open in another order
+    SWIZZLE = "swizzle"  # the links of some hosts close one after another and open in another order
     CORRUPT = "corrupt"  # a message arrives damaged: its checksum says so, and the connection is closed
-    STEADY = "steady"  # the steady clock of a host stands still or jumps ahead; its monotonic clock does not
+    STEADY = "steady"  # the steady clock of a host stops or jumps ahead; its monotonic clock does not
     STORE_FULL = "store-full"  # the disk of the only repository is full, and is freed later
     STORE_LOST = (
         "store-lost"  # no repository reaches the store that several share: its majority is lost for a while
     )
     # Of sequenced topics only:
-    SEQUENCER = "sequencer"  # the sequencer dies, stops, stands still, or nobody reaches it
+    SEQUENCER = "sequencer"  # the sequencer dies, stops, is paused, or cannot be reached
     ISLAND = "island"  # some clients are cut off from the rest together with a node, a sequencer, or both
     LEASE_CUT = "lease-cut"  # no repository reaches a node or sequencer, which all others reach
     CLIENT_CUT = "client-cut"  # one client does not reach one node or sequencer, which all others reach
@@ -167,7 +167,7 @@ class SimPlan:
     repositories: int = 1
     managers: int = 1
     clients: int = 3
-    loops: int = 2  # operations under way at once in one client process
+    loops: int = 2  # operations in flight at once in one client process
     operations: int = 30  # of each loop
     segment_bytes: int = 4096
     rows_sync_delay_s: float = 0.2
@@ -183,7 +183,7 @@ class SimPlan:
     new_streams: int = 0  # made while the users work
     handwork: int = 0  # what an operator does besides: seals, unseals, moves replicas
     first: int = 1  # the position at which topics begin
-    book_deeds: int = 0  # of somebody who reads and writes under a name
+    registry_actions: int = 0  # of the RegistryClient
     tasks: int = 0  # that are written by several attempts each
     attempts: int = 0  # of each user
     copied: bool = False  # the first topic is copied
@@ -258,7 +258,7 @@ class SimPlan:
     def _draw_names(self, rng: random.Random) -> None:
         """Apart from the rest: what other seeds show stays as it is."""
         self.first = rng.choices((1, 1_000_001), (3, 1))[0]
-        self.book_deeds = rng.choices((0, 30), (3, 1))[0]
+        self.registry_actions = rng.choices((0, 30), (3, 1))[0]
 
     def _draw_writes(self, rng: random.Random) -> None:
         """Tasks that are written again and again, and a copy. Mostly without trims: what is trimmed proves nothing."""
@@ -316,8 +316,8 @@ class SimPlan:
         self.rates[kind] = rng.choice(MANY[kind])
 
     def _draw_store_rewind(self, rng: random.Random) -> None:
-        """Apart from the rest: what other seeds show stays as it is. No named readers and writers, and nothing that is made
-        meanwhile: those are as old as the copy then. No tails: what the repository alone has told is known to nobody else."""
+        """Apart from the rest: what other seeds show stays as it is. No named readers and writers, and nothing that is created in
+        the meantime: those are as old as the copy then. No tails: no other process knows what only the repository has answered."""
         if self.calm or self.repositories > 1 or rng.random() > STORE_REWIND_SEEDS:
             return
         self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_STORE_REWIND}
@@ -367,7 +367,9 @@ class SimPlan:
     def _leave_users_alone(self) -> None:
         """Users of one topic, and nobody else: nothing is made, moved, named, copied or replaced meanwhile."""
         self.pair, self.early_faults, self.far_share = None, False, 0.0
-        self.handwork = self.new_streams = self.book_deeds = self.tasks = self.attempts = self.meddling = 0
+        self.handwork = self.new_streams = self.registry_actions = self.tasks = self.attempts = (
+            self.meddling
+        ) = 0
         self.copied, self.mixed, self.topics = False, False, 1
         self.replace_after_s = 30.0
 
@@ -404,7 +406,7 @@ class SimPlan:
         return sequenced + (
             f"{self.nodes} nodes, {self.repositories} repositories, {self.managers} managers, "
             f"{self.topics} topics of {self.streams} streams with {self.replicas} replicas, {self.new_streams} more on the way, "
-            f"{self.handwork} deeds by hand, {self.book_deeds} under a name, positions from {self.first} on, "
+            f"{self.handwork} operator actions, {self.registry_actions} under a name, positions from {self.first} on, "
             f"{self.tasks} tasks with {self.attempts} attempts a user, {int(self.copied)} copies, "
             f"{self.clients} clients x {self.loops} loops x {self.operations} operations, "
             f"segments of {self.segment_bytes} bytes, replaced after {self.replace_after_s:g} s; "
@@ -437,10 +439,10 @@ def make_sequenced(plan: SimPlan, rng: random.Random) -> None:
     plan.meddling = meddling
     plan.slow_disks = rng.random() < 0.3
     _draw_faults(plan, rng)
-    if FaultKind.ISLAND in plan.kinds():  # somebody is on either side, and there is another sequencer
+    if FaultKind.ISLAND in plan.kinds():  # hosts are on either side, and there is another sequencer
         plan.clients = max(2, plan.clients)
         plan.sequencers = 2
-    # Until somebody is given up, and his lease is over, and another one has taken over, users must still be at work.
+    # Users must still be at work until a node is given up, its lease is over and another one has taken over.
     if set(SEQUENCED_KINDS) & plan.kinds() and plan.mix is not None and rng.random() < 0.6:
         plan.duration_s = 12.0
         plan.mix.think_s = rng.choice((0.2, 0.4))

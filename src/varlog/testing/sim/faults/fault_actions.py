@@ -83,7 +83,7 @@ class FaultActions:
             ),
             FaultKind.STOP: (EVERYONE, self._stop),
             FaultKind.BLACKOUT: (EVERYONE, lambda _: self.blackout()),
-            # A client that stands still cannot keep its deadlines.
+            # A paused client cannot keep its deadlines.
             FaultKind.PAUSE: (SERVERS, self.pause),
             FaultKind.AWAY: (NODES, self._away),
             FaultKind.CUT: (EVERYONE, lambda _: self._told("connection cut: ", self._network.cut_one())),
@@ -122,7 +122,7 @@ class FaultActions:
         }
 
     def serve(self, kind: FaultKind, beside: Host | None = None) -> Host | None:
-        """One fault of this kind; at the same host as the one before it, if it can be. Tells whom it hit."""
+        """One fault of this kind; at the same host as the one before it, if possible. Returns the host that it hit."""
         whom, strike = self._table[kind]
         host = beside if beside is not None and beside.up and _class(beside) in whom else self._pick(whom)
         if host is not None:
@@ -130,7 +130,7 @@ class FaultActions:
         return host
 
     def clear(self) -> None:
-        """No more of it: what lay in wait is forgotten, who was cut off or stood still goes on."""
+        """No more of it: pending faults are dropped, hosts that were cut off or paused continue."""
         self._senders.clear()
         self._at_commit.clear()
         self._stores_cut.clear()
@@ -161,7 +161,7 @@ class FaultActions:
     # --- processes ------------------------------------------------------------------------------------------------
 
     def blackout(self) -> None:
-        """Everything loses power at once; comes back one by one."""
+        """Everything loses power at once, and comes back host after host."""
         self._trace("blackout")
         for host in self._hosts:
             host.crash()
@@ -178,12 +178,12 @@ class FaultActions:
         _ = asyncio.get_running_loop().create_task(host.stop(), name=f"stop/{host.name}")
 
     def pause(self, host: Host) -> None:
-        """A server stands still, then goes on as if nothing had happened."""
+        """A server is paused, then continues as if nothing had happened."""
         if host.process is not None and host.process.held is None:
             self.pause_for(host.process, self._moment_s(0.3, 1.5, 4.0, 8.0))
 
     def pause_for(self, process: Process, pause_s: float) -> None:
-        self._trace(f"{process.name} stands still for {pause_s:.3f} s")
+        self._trace(f"{process.name} is paused for {pause_s:.3f} s")
         process.held = []
         asyncio.get_running_loop().call_later(pause_s, self._resume, process, context=self._outside)
 
@@ -203,14 +203,14 @@ class FaultActions:
         host.clock.skew_us += int(jump_s * 1e6)
 
     def _upset_steady_clock(self, host: Host) -> None:
-        """Whether the host has leases or grants them: the other clock of its machine goes on as it should."""
+        """Whether the host has leases or grants them: the other clock of its machine continues as it should."""
         if self._rng.random() < 0.5:
             ahead_s = self._moment_s(0.5, 3.0, 100.0)
             self._trace(f"the steady clock of {host.name} jumps ahead by {ahead_s:.3f} s")
             host.clock.steady_from_us += int(ahead_s * 1e6)
             return
         for_s = self._moment_s(0.5, 1.5, 4.0)
-        self._trace(f"the steady clock of {host.name} stands still for {for_s:.3f} s")
+        self._trace(f"the steady clock of {host.name} stops for {for_s:.3f} s")
         host.clock.stand_still()
         asyncio.get_running_loop().call_later(for_s, host.clock.go_on, context=self._outside)
 
@@ -218,7 +218,7 @@ class FaultActions:
 
     def _cut_off(self, host: Host, *, one_way: bool = False) -> None:
         for_s, whom = self._moment_s(0.3, 1.5, 4.0), self._other(host)
-        how = "is not heard by" if one_way else "is cut off from"
+        how = "does not reach" if one_way else "is cut off from"
         self._trace(f"{host.name} {how} {whom or 'all'} for {for_s:.3f} s")
         until = asyncio.get_running_loop().time() + for_s
         self._network.cut_off(host.name, whom, until, one_way=one_way)
@@ -351,7 +351,7 @@ def _class(host: Host) -> str:
     return host.name[:1] if host.name[0] == "c" else host.name[:2]
 
 
-# Echoes: control requests that arrive a second time, later and over another connection, as from a second or a retrying manager.
+# DuplicateDelivery: control requests arrive a second time, later and over another connection, as from a second manager or a retry.
 
 # What steers the cluster: each of these must be harmless when it comes twice, late, or behind what was asked after it.
 # Not HoldStream: it is an operator's word, and the last word that arrives counts.
@@ -387,7 +387,7 @@ class DuplicateDelivery:
         self._network = network
         self._rng = rng
         self._timers: list[asyncio.TimerHandle] = []
-        # A message is heard inside the process that sends it, and its copy outlives that one.
+        # A message is observed inside the process that sends it, and its copy outlives that one.
         self._outside = copy_context()
 
     def observe(self, connection: SimConnection, message: Message) -> float | None:

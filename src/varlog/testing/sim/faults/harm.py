@@ -32,9 +32,7 @@ class Harm(StrEnum):
     TRUNCATED = "it is truncated"
     DELETED = "it is deleted"
     OLDER = "an older copy is put in its place"
-    REPLACED = (
-        "another file is moved over it"  # who has it open goes on with the one that has no name any more
-    )
+    REPLACED = "another file is moved over it"  # a process that has it open continues with the unlinked one
 
 
 # Of these a process that has the file open notices nothing until it looks for its name.
@@ -94,7 +92,7 @@ def files_of(host: Host, below: Path) -> list[Path]:
 def harm_file(
     host: Host, path: Path, rng: random.Random, past: Past, wanted: Sequence[Harm] = tuple(Harm)
 ) -> str:
-    """Harm one file in one way; tells how, or '' where there is nothing to harm. Handles that are open see it, too,
+    """Harm one file in one way; returns how, or '' where there is nothing to harm. Handles that are open see it, too,
     unless the file lost its name."""
     inode = host.drive.file(path)
     older = past.older(host, path)
@@ -139,16 +137,16 @@ def harm_file(
 
 # Beyond: harm that replication does not survive. Every copy of a stream, or the repository's files with what nodes know.
 #
-# Nobody can mend this. What is demanded is in RightOrSaid: each acknowledged entry is right at the end, or its loss is reported.
+# The demand is in RightOrSaid: each acknowledged entry is right at the end, or its loss is reported.
 
-# What is cut off at the end of the newest file of every copy cannot be told from what was never written, unless somebody else
-# counts. This can.
-TOLD_APART = (Harm.BIT, Harm.SECTOR, Harm.DELETED)
+# What is cut off at the end of the newest file of every copy cannot be distinguished from what was never written, unless
+# another process counts. This can.
+DISTINGUISHABLE = (Harm.BIT, Harm.SECTOR, Harm.DELETED)
 # How many runs harm the repository, and not every copy of a stream.
 STORES_SHARE = 0.3
 # How often the owner of a node that refuses to start gives it an empty directory; else it stays down.
 EMPTIED_SHARE = 0.5
-# … and how often somebody has a copy of a repository's files.
+# … and how often there is a backup of a repository's files.
 RESTORED_SHARE = 0.7
 
 
@@ -227,7 +225,7 @@ class Beyond:
         """The same sort of file at every holder, while all run or while all are down."""
         stopped, ways = self._rng.random() < 0.5, tuple(Harm)
         if sequenced:
-            ways = TOLD_APART
+            ways = DISTINGUISHABLE
         holders = self._holders(stream)
         sort = self._rng.choice(self._sorts(holders, stream) or [".seg"])
         for host in holders:
@@ -241,8 +239,8 @@ class Beyond:
                 self._trace(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
 
     def _settle_marks(self, host: Host, stream: LogStream) -> None:
-        """What tells rot from a torn write is on the device: a power loss that takes it from every unit of a chain, just before the
-        same end of each rots, leaves nobody that counts. That is not in the promise (decision 26)."""
+        """What distinguishes corruption from a torn write is on the device: a power loss that takes it from every unit of a chain,
+        just before the same end of each becomes corrupt, leaves no witness. That is not in the promise (decision 26)."""
         for path in [path for path in self._files(host, stream) if path.name == SYNCED_NAME]:
             host.drive.file(path).sync()
 
@@ -289,7 +287,7 @@ class Beyond:
             for node in holders:
                 await node.stop()
                 for path in [path for path in self._files(node, stream) if path.suffix == ".log"]:
-                    how = harm_file(node, path, self._rng, self._past, TOLD_APART)
+                    how = harm_file(node, path, self._rng, self._past, DISTINGUISHABLE)
                     self._trace(f"{path} of {node.name}, stopped: {how}")
             host.crash()
             host.drive.restore(snapshot)

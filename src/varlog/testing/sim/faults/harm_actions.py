@@ -1,4 +1,4 @@
-"""Harm menu: faults behind a process's back, as the simulator draws them.
+"""HarmActions: faults behind a process's back, as the simulator draws them.
 
 Within what replication survives: what takes a copy is aimed only at a host all of whose streams another host, never harmed, has
 whole. Nothing may be lost then, and nobody but who owns a directory without an identity is needed to heal it.
@@ -34,9 +34,9 @@ from varlog.testing.sim.faults.survivor_check import SurvivorCheck
 
 # How much slower something is that fails without saying so.
 SLOWER = (10.0, 100.0, 1000.0)
-# So many of the drives that go back in time do so while every storage node is down.
+# The share of drives that go back in time while every storage node is down.
 ALL_DOWN_SHARE = 0.4
-# So many of the harms of a repository delete a file while it runs.
+# The share of a repository's harms that delete a file while it runs.
 UNLINKED_SHARE = 0.4
 # A process that hardly gets a processor runs for this long, then stops for longer.
 RUNS_S = 0.002
@@ -60,7 +60,7 @@ class HarmActions:
         self._survivors = survivors
         self._trace = trace
         self._said = said
-        self.away: dict[str, float] = {}  # see Menu
+        self.away: dict[str, float] = {}  # see FaultActions
         # The drive of a repository that went back in time, as it was when it knew most: (newest epoch, positions).
         self.newest_store: tuple[tuple[int, int], Folder] | None = None
         self._rewinding = False
@@ -111,8 +111,8 @@ class HarmActions:
             self._watching.cancel()
 
     def _refused(self, host: Host, error: Exception) -> bool:
-        """A process does not start over files that were harmed: it says so. Somebody puts the repository's files back, as they
-        were, and gives a node an empty directory."""
+        """A process does not start over files that were harmed: it reports them. An operator puts the repository's files
+        back, as they were, and gives a node an empty directory."""
         if isinstance(error, StartupError) and self._link_store(host):
             self._said(f"{host.name} refuses to start: {error}")
             self._trace(f"the deleted file of {host.name} is put back")
@@ -138,7 +138,7 @@ class HarmActions:
         return frozenset(self._survivors.harmed)
 
     @property
-    def spoilt(self) -> frozenset[str]:
+    def damaged_hosts(self) -> frozenset[str]:
         """Those, and hosts where a bit has flipped."""
         return frozenset(self._survivors.harmed | self._survivors.flipped)
 
@@ -258,9 +258,9 @@ class HarmActions:
         late = [node for node in nodes if self._rng.random() < 0.5] if self._rng.random() < 0.5 else []
         late_s = self._rng.choice((0.5, 5.0)) * self._rng.uniform(0.5, 1.5)
         view = self._survivors.view()
-        # What nodes have heard of other log streams is in memory: a restart forgets it.
+        # What nodes have learned of other log streams is in memory: a restart forgets it.
         soon = [node for node in nodes if node not in late] if late and self._rng.random() < 0.7 else []
-        # If nobody of the newest chains is heard in time, one that was left out of them earlier is believed (decision 21).
+        # If no node of the newest chains is reached in time, one that was removed from them earlier is believed (decision 21).
         for chain in (
             [chain for found in view.projections for chain in found.chains] if view is not None else ()
         ):
@@ -284,7 +284,7 @@ class HarmActions:
                 self._stops.append(stop)
                 await asyncio.shield(stop)
             self._keep_store(host)
-            # One that came while they stopped: no node may have heard of it, and nobody could tell that it is lost.
+            # One that came while they stopped: no node may have received it, and its loss could not be noticed.
             new_projection = self._epochs() != before
             host.crash()
             if new_projection:
@@ -302,7 +302,7 @@ class HarmActions:
         return {found.topic: found.epoch for found in view.projections} if view is not None else {}
 
     def _keep_store(self, host: Host) -> None:
-        """A backup, for what nodes cannot tell."""
+        """A backup, for what nodes do not know."""
         service = host.service
         if not isinstance(service, MetadataRepository) or service._leader_term is None:
             return
@@ -395,7 +395,7 @@ class HarmActions:
     # --- links and messages -----------------------------------------------------------------------------------------
 
     def swizzle(self, host: Host) -> None:
-        """The links of some hosts close one by one and open in another order."""
+        """The links of some hosts close one after another and open in another order."""
         others = [other for other in self._hosts if other is not host]
         hit = [host, *self._rng.sample(others, self._rng.randint(1, min(3, len(others))))]
         links = sorted(
@@ -407,7 +407,7 @@ class HarmActions:
         loop = asyncio.get_running_loop()
         closed_s = step_s * len(links)
         self._trace(
-            f"the links of {', '.join(one.name for one in hit)} close one by one within {closed_s:.3f} s"
+            f"the links of {', '.join(one.name for one in hit)} close one after another within {closed_s:.3f} s"
         )
         for number, (one, two) in enumerate(links):
             opens = loop.time() + closed_s + step_s * opening.index((one, two))

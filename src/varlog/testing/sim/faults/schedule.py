@@ -21,7 +21,7 @@ OVERLAP_S = 0.5
 
 
 class Faults:
-    """Makes trouble until it is told to stop, then brings everyone back."""
+    """Injects faults until it is stopped, then brings every host back."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Faults:
                 self._back(host)
 
     def end(self) -> None:
-        """Whoever ends now stays down."""
+        """A process that ends now stays down."""
         for host in self._hosts:
             host.on_crash = lambda _: None
 

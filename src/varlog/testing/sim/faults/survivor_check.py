@@ -74,7 +74,7 @@ class SurvivorCheck:
 
     def _kept(self, stream: LogStream, without: Host) -> bool:
         """Another replica runs, in the stream's epoch, so it has everything; and the bytes on its disk are good. Only of a stream
-        that runs: of one that is being repaired a step may be under way that relies on this copy."""
+        that runs: of one that is being repaired a step may be in progress that relies on this copy."""
         if projection := self._projection(stream):
             chain = projection.chain(stream.log_stream)
             settled = all(self._is_settled(node, stream, projection.epoch) for node in chain.nodes)
@@ -109,7 +109,7 @@ class SurvivorCheck:
 
     def _is_settled(self, node: NodeID, stream: LogStream, epoch: int) -> bool:
         """Nobody who makes the next projection has counted on this copy: it would be in the next epoch. And it has been compared
-        with its chain since its node started: of two older drives, each of which nobody compared, nothing tells that they are old
+        with its chain since its node started: of two older drives, neither of which was compared, nothing shows that they are old
         while the third node is away."""
         unit = self._unit(self._nodes[node], stream)
         return unit is not None and unit._machine.newest_epoch == epoch and not unit.unverified

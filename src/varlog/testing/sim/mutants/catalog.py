@@ -77,7 +77,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "push-before-persist",
-        "The repository tells the order to the nodes before it is durable (law 3).",
+        "The repository sends the order to the nodes before it is durable (law 3).",
         (
             (
                 "varlog.metarepo.ordering.commit_loop:CommitLoop.run",
@@ -193,7 +193,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "refused-append-sent-later",
-        "A client tells an append that it is not in the log, and sends it later with the others of its batch (law 10).",
+        "A client reports of an append that it is not in the log, and sends it later with the others of its batch (law 10).",
         (
             (
                 "varlog.client.batcher:Batcher._expire",
@@ -263,7 +263,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "run-without-backup",
-        "A primary that loses a backup goes on taking appends (R-SEAL-6).",
+        "A primary that loses a backup continues to accept appends (R-SEAL-6).",
         (
             (
                 "varlog.storagenode.committed.replicator:Replicator._broken",
@@ -344,7 +344,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *RECIPE_MUTANTS,
 )
 
-# It takes so many seeds to meet one of these that `make test` leaves them to `make sim-mutants`.
+# Finding one of these takes so long that `make test` leaves them to `make sim-mutants`.
 RARE: Final = frozenset(
     {
         "answers-after-the-lease",

@@ -71,7 +71,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
     # --- the repository's files
     _mutant(
         "journal-missing-begins-empty",
-        "A repository whose journal is missing goes on without the commits that were in it (law 3).",
+        "A repository whose journal is missing continues without the commits that were in it (law 3).",
         (
             f"{_SQLITE}._left_journals",
             'raise JournalDamaged("it is missing, and the newest commits were in it")',
@@ -98,7 +98,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
     # --- files without a name
     _mutant(
         "deleted-rows-not-noticed",
-        "A running replica whose commit rows were deleted or replaced goes on with the file that has no name (law 1).",
+        "A running replica whose commit rows were deleted or replaced continues with the unlinked file (law 1).",
         (
             "varlog.storage.committed.commit_store:CommitStore.relink",
             "relinked(self._disk, self._open_file(), self.size_bytes)",
@@ -108,7 +108,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "deleted-segment-not-noticed",
-        "A running replica whose open segment was deleted or replaced goes on with the file that has no name (law 1).",
+        "A running replica whose open segment was deleted or replaced continues with the unlinked file (law 1).",
         (
             "varlog.storage.segment_file:SegmentFile.relink",
             "if opened is not None else None",
@@ -118,7 +118,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "deleted-segment-of-a-unit-not-noticed",
-        "A running log unit whose open segment was deleted or replaced goes on with the file that has no name (law 1).",
+        "A running log unit whose open segment was deleted or replaced continues with the unlinked file (law 1).",
         (
             "varlog.storage.segment_file:SegmentFile.relink",
             "if opened is not None else None",

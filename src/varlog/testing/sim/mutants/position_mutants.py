@@ -54,7 +54,7 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "tail-ahead",
-        "The repository tells a tail that is one position ahead of the order (law 5).",
+        "The repository returns a tail that is one position ahead of the order (law 5).",
         (
             "varlog.metarepo.service:RepositoryService._get_tail",
             "m.GetTailReply(max(newest, topic.known), topic.trimmed)",
@@ -87,7 +87,7 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "sealed-without-the-newest",
-        "A log unit that is sealed does not tell of the newest entry that it has (R-SEQ-2, R-SEQ-9).",
+        "A log unit that is sealed does not report the newest entry that it has (R-SEQ-2, R-SEQ-9).",
         (
             "varlog.storagenode.sequenced.unit:LogUnit.seal",
             "epoch, store.newest, store.dense_end",
@@ -124,7 +124,7 @@ NAMED_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "trim-without-respect",
-        "A trim that was told to respect the readers takes away what one of them has not read.",
+        "A trim with respect_readers removes what one of them has not read.",
         (
             (
                 "varlog.metarepo.service:RepositoryService._trim_topic",
@@ -200,7 +200,7 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "chain-pending-kept-over-a-seal",
-        "A replica that is opened anew believes that batches which the seal has cut are under way (law 6).",
+        "A replica that is reopened believes that batches which the seal has cut are in flight (law 6).",
         ((f"{_CHAINS}.open", "    self._pending.clear()\n    self._pending_of.clear()\n", ""),),
     ),
     Mutant(
@@ -210,7 +210,7 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "chain-holes-ignored",
-        "A replica that got batches by a restart or a sync goes on as if it had noted them.",
+        "A replica that got batches by a restart or a sync continues as if it had recorded them.",
         ((f"{_CHAINS}.ordered", "if not noted:", "if False:"),),
     ),
     Mutant(

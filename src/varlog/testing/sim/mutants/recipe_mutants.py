@@ -59,13 +59,13 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "read-without-barrier",
-        "Whoever wants to have caught up is not made to wait for what is in the log and not applied here.",
+        "A caller that wants to catch up does not wait for what is in the log and not applied here.",
         ((f"{_REPLICA}.catch_up", "if tail > self.applied:", "if False:"),),
         recipe=Work.LEDGER,
     ),
     Mutant(
         "snapshot-says-too-much",
-        "A snapshot claims one position more than it has: whoever goes on from it never applies that one.",
+        "A snapshot claims one position more than it has: a copy that resumes from it never applies that one.",
         (
             (
                 f"{_REPLICA}.checkpoint",
@@ -77,7 +77,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "counter-read-here",
-        "The value of a counter is what this process has heard of.",
+        "The value of a counter is what this process has applied.",
         (("varlog.recipes.core.counter:Counter.value", "if not stale:", "if stale:"),),
         recipe=Work.COUNTER,
     ),
@@ -95,7 +95,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "queue-loses-what-is-given-back",
-        "An item whose claim is over is not given to anybody any more.",
+        "An item whose claim is over is never given to a client again.",
         (
             (
                 "varlog.recipes.queue.queue_machine:QueueMachine.release",
@@ -126,7 +126,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "leader-is-who-came-last",
-        "Whoever asks is told the candidate that stands last in the line as the leader of the term.",
+        "The last candidate in the line is returned as the leader of the term.",
         (
             (
                 "varlog.recipes.lock.election:_leader",
@@ -138,7 +138,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "map-read-here",
-        "A read of the map sees what this process has heard of.",
+        "A read of the map sees what this process has applied.",
         (("varlog.recipes.kv.key_value:KeyValue.get", "await self.wait_fresh(stale, timeout_s)", "pass"),),
         recipe=Work.KV,
     ),
@@ -156,7 +156,7 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "watch-skips",
-        "A watch tells only the first of the changes that have come at once.",
+        "A watch delivers only the first of the changes that have come at once.",
         (
             (
                 "varlog.recipes.kv.key_value:KeyValue._changes",

@@ -73,7 +73,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
-        "seal-told-before-the-sync",
+        "seal-reported-before-the-sync",
         "A replica that lacks entries below the seal says that it is sealed (R-SEAL-4).",
         (
             (
@@ -90,7 +90,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "empty-replica-runs",
-        "The manager believes that a replica which was made anew has everything, and opens it (R-UNSEAL-1).",
+        "The manager believes that a replica which was created again has everything, and opens it (R-UNSEAL-1).",
         (
             (
                 "varlog.manager.committed.inputs:StreamCondition.is_behind",
@@ -170,7 +170,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "rot-stays",
-        "Damage that was found is forgotten instead of mended (design 4).",
+        "Damage that was found is forgotten instead of repaired (design 4).",
         (
             (
                 "varlog.storagenode.committed.block_repair:BlockRepair._repair_range",
@@ -188,7 +188,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "answers-after-the-lease",
-        "A repository that stood still for longer than its lease answers before it has looked at the time (law 7).",
+        "A repository that was paused for longer than its lease answers before it has checked the time (law 7).",
         (
             (
                 "varlog.metarepo.repository:MetadataRepository._handle",

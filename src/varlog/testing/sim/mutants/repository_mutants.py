@@ -29,7 +29,7 @@ STORE_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "deleted-journal-not-noticed",
-        "A running repository whose journal was deleted goes on with the file that has no name (law 3).",
+        "A running repository whose journal was deleted continues with the unlinked file (law 3).",
         ((f"{_STORE}._tend", "if not linked:", "if False:"),),
         needs=(FaultKind.STORE_HARM,),
     ),
@@ -119,14 +119,14 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "newer-projection-not-compared",
-        "A repository does not compare its projection with what nodes were told (law 7).",
+        "A repository does not compare its projection with what nodes received (law 7).",
         ((f"{_RULES}:claim_of_unit", "if epoch <= ours:", "if True:"),),
         needs=_NEEDS,
         ordering=Ordering.SEQUENCED,
     ),
     Mutant(
         "newer-trim-of-units-not-compared",
-        "A repository does not compare its trim with what the log units of nodes were told (law 9).",
+        "A repository does not compare its trim with what the log units of nodes received (law 9).",
         ((f"{_RULES}:claim_of_lows", "if trimmed <= topic.trimmed:", "if True:"),),
         needs=_NEEDS,
         ordering=Ordering.SEQUENCED,
@@ -145,8 +145,8 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         ordering=Ordering.SEQUENCED,
     ),
     Mutant(
-        "lost-replicas-are-heard",
-        "A log stream of which every replica is lost counts as heard when all nodes are: its positions are given again (law 3).",
+        "lost-replicas-count-as-reached",
+        "A log stream of which every replica is lost counts as reached when all nodes are: its positions are given again (law 3).",
         (
             (
                 f"{_WITNESSES}._unheard",
@@ -158,7 +158,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lost-topic-has-a-tail",
-        "A stopped topic with replicas that nobody heard tells the newest position of the others as its tail (law 5).",
+        "A stopped topic with replicas that were not reached returns the newest position of the others as its tail (law 5).",
         (
             (
                 "varlog.metarepo.service:RepositoryService._get_tail",
@@ -170,7 +170,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lost-topic-adopts-itself",
-        "A stopped topic with replicas that nobody heard continues with what the others tell (law 3).",
+        "A stopped topic with replicas that were not reached continues with what the others report (law 3).",
         ((f"{_WITNESSES}._survey", "*self.unheard_on(topic)", ""),),
         needs=(FaultKind.BEYOND,),
     ),

@@ -118,7 +118,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     _mutant(
-        "sequencer-begins-anew",
+        "sequencer-begins-again",
         "A sequencer that takes over counts from the topic's first position (R-SEQ-2).",
         (
             "varlog.sequencer.token_machine:TokenMachine.apply_view",
@@ -133,7 +133,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "token-of-a-lost-sequencer",
-        "A client goes on to write at a position that its sequencer gave before another one took over (R-SEQ-2).",
+        "A client continues to write at a position that its sequencer gave before another one took over (R-SEQ-2).",
         ("varlog.client.sequenced.failure_rules:still_ours", "return ", "return True or "),
     ),
     _mutant(

@@ -27,7 +27,7 @@ AUDIT_TTL_S: Final = 10.0  # where appends take long, nobody keeps a shorter lea
 
 @dataclass
 class Site:
-    """Where a job is done: by which process, on which log, and who hears of it."""
+    """Where a job is done: by which process, on which log, and where it is recorded."""
 
     name: str
     environment: Environment
@@ -74,7 +74,7 @@ class Job(ABC):
             await replica.close()
 
     def besides(self) -> list[Awaitable[None]]:
-        """What goes on beside the loops."""
+        """What runs beside the loops."""
         return []
 
     # --- the same for all -----------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Job(ABC):
         await self.close()
 
     async def _check_going(self) -> None:
-        """Whatever went wrong on the way, a replica goes on as long as its log is open."""
+        """Whatever went wrong before, a replica continues as long as its log is open."""
         for replica in self.replicas():
             try:
                 await replica.wait(lambda _: True)

@@ -26,7 +26,7 @@ from varlog.verify.history import CallOutcome
 from varlog.verify.recipe_history import HoldSeen, LeaderSeen, Passed
 from varlog.verify.recipe_history import HoldSeen as Held
 
-# While somebody has an item.
+# While a client has an item.
 LOOKS = 5
 
 
@@ -108,7 +108,7 @@ class CounterJob(Job):
 
 
 class QueueJob(Job):
-    """Puts and takes; what is taken is done, given back, or forgotten by somebody who goes on holding it for a while."""
+    """Puts and takes; what is taken is done, given back, or forgotten by a client that keeps it for a while."""
 
     work = Work.QUEUE
 
@@ -174,7 +174,7 @@ class QueueJob(Job):
         )
 
     async def _ended(self, ending: Any) -> bool:
-        """False: somebody else has it."""
+        """False: another client has it."""
         try:
             await ending
         except ClaimLost:
@@ -241,14 +241,14 @@ class HoldingJob(Job):
         return got[0] if got else None
 
     def _believes(self, client: str, hold: LockGuard) -> bool:
-        """Looked at and written down in one moment: nobody can stand still in between."""
+        """Checked and recorded in one step: no pause can come in between."""
         if hold.held:
             event = self.site.history.event()
             self.site.recipes.holds.append(Held(event, self.work, self.key, client, hold.token))
         return hold.held
 
     def _go_through(self, client: str, hold: LockGuard) -> None:
-        """To what is protected, without another look: as one who stood still in between."""
+        """Access the protected resource without another check: as if paused in between."""
         name = f"{self.work}/{self.key}"
         fence = self.site.recipes.fences.setdefault(name, FencedResource(name))
         try:

@@ -16,7 +16,7 @@ from varlog.recipes.kv.key_value import KeyValue
 from varlog.recipes.kv.transactions import Transaction, Transactions
 from varlog.testing.sim.recipes.job import Job
 from varlog.testing.sim.recipes.plan import Work
-from varlog.verify import transaction_history as told
+from varlog.verify import transaction_history
 from varlog.verify.recipe_history import Changed, Watching
 from varlog.verify.transaction_history import ListRead, ListTransaction
 
@@ -45,7 +45,7 @@ class KeyValueJob(MapJob):
 
     def __init__(self, site: Any) -> None:
         super().__init__(site)
-        self._known: dict[str, int] = {}  # revisions that were told
+        self._known: dict[str, int] = {}  # revisions from replies
 
     async def step(self, client: str) -> None:
         kv, rng = self.kv, self.rng
@@ -75,7 +75,7 @@ class KeyValueJob(MapJob):
         return [self._watch("k"), self._watch("k0")]
 
     async def _watch(self, prefix: str) -> None:
-        """For ever; now and then it begins anew where it was."""
+        """Forever; sometimes it starts again where it was."""
         after = 0 if self.rng.random() < 0.5 else self.kv.revision
         while True:
             watching = Watching(self.site.name, prefix, after)
@@ -85,7 +85,7 @@ class KeyValueJob(MapJob):
                 async with aclosing(self.kv.watch(prefix, after=after)) as changes:
                     async for key, value, revision in changes:
                         watching.changes.append(Changed(key, value, revision))
-                        # Not behind a part of one revision: a watch goes on behind whole ones. Here each has one change.
+                        # Not behind a part of one revision: a watch resumes after whole ones. Here each has one change.
                         after = watching.until = revision
                         left -= 1
                         if left == 0:
@@ -112,7 +112,9 @@ class RegistersJob(MapJob):
     async def step(self, client: str) -> None:
         site, rng = self.site, self.rng
         keys = [f"r{rng.randrange(site.plan.keys + 1)}" for _ in range(rng.randint(1, 4))]
-        made = told.RecordedTransaction(self.unique(client), began=site.history.event(), committed=None)
+        made = transaction_history.RecordedTransaction(
+            self.unique(client), began=site.history.event(), committed=None
+        )
         site.recipes.registers.setdefault(self.work, []).append(made)
         try:
             transaction = await Transactions(self.kv).begin(self.work)
@@ -122,7 +124,7 @@ class RegistersJob(MapJob):
                 if rng.random() < 0.5:
                     value = f"{made.name}.{number}"
                     transaction.put(key, value.encode())
-                    made.ops.append(told.write_op(key, value))
+                    made.ops.append(transaction_history.write_op(key, value))
                 else:
                     self._read(transaction, key, made)
             if rng.random() < 0.1:
@@ -145,10 +147,12 @@ class RegistersJob(MapJob):
         made.ended = site.history.event() if made.committed is not None else None
         site.trace(f"{made} committed: {made.committed}")
 
-    def _read(self, transaction: Transaction, key: str, made: told.RecordedTransaction) -> None:
+    def _read(
+        self, transaction: Transaction, key: str, made: transaction_history.RecordedTransaction
+    ) -> None:
         """The revision is only looked at: it says in which order versions came."""
         value = transaction.get(key)
-        made.ops.append(told.read_op(key, None if value is None else value.decode()))
+        made.ops.append(transaction_history.read_op(key, None if value is None else value.decode()))
         found = self.kv.replica.machine.get(key)
         if found is not None and found.value is not None:
             self.site.recipes.revisions.append((key, found.revision, found.value.decode()))
@@ -162,7 +166,7 @@ class RegistersJob(MapJob):
 
 
 class ListsJob(MapJob):
-    """Transactions that append to lists and read them, by key and by range. The lists tell in which order they came."""
+    """Transactions that append to lists and read them, by key and by range. The lists show in which order they came."""
 
     def __init__(self, site: Any) -> None:
         super().__init__(site)

@@ -52,7 +52,7 @@ class RecipePlan:
     checkpoint_share: float  # of the operations of a loop: a checkpoint comes before it
     trims: bool
     keys: int
-    pause_rate: float  # users stand still
+    pause_rate: float  # users are paused
     history_changes: int | None  # that a map of transactions remembers; None: as always
     noise_entries: int = 0  # of each user process, between the commands
 
@@ -77,7 +77,7 @@ class RecipePlan:
             history_changes=rng.choice((None, None, 3, 30)),
         )
         made.noise_entries = rng.choice((0, 10, 30))
-        if made.trims:  # so often that somebody falls behind: who stood still, above all
+        if made.trims:  # so often that a replica falls behind: above all one that was paused
             made.works = made.works[:2]
             made.checkpoint_share = rng.choice((0.2, 0.4))
             made.pause_rate = 0.0 if calm else rng.choice((0.3, 1.0, 2.0))
@@ -99,7 +99,7 @@ def cluster_plan(seed: int, ordering: Ordering) -> SimPlan:
         plan.rates.pop(kind, None)
     rng = random.Random(f"{seed}/recipes cluster")
     plan.topics, plan.mixed, plan.copied = 1, False, False
-    plan.tasks = plan.attempts = plan.book_deeds = plan.meddling = plan.loops = 0
+    plan.tasks = plan.attempts = plan.registry_actions = plan.meddling = plan.loops = 0
     plan.clients = max(plan.clients, rng.choice((2, 3, 3)))
     plan.duration_s = max(plan.duration_s, rng.choice((6.0, 10.0)))
     return plan

@@ -83,7 +83,7 @@ class RecipeUser:
     async def _watched(self, job: Job) -> None:
         try:
             await job.run()
-        except Exception as error:  # noqa: BLE001 - told to the checkers
+        except Exception as error:  # noqa: BLE001 - reported to the checkers
             self._history.complaints.append(f"not an error of the tree: {job.work}: {error!r}")
 
     async def _write_noise(self, site: Site) -> None:
@@ -135,7 +135,7 @@ class RecipeUser:
         return log
 
     async def stop(self) -> None:
-        """Leave in the middle of it: what is under way is abandoned."""
+        """Stop in the middle: what is in flight is abandoned."""
         while self._logs:
             await self._logs.pop().close()
 

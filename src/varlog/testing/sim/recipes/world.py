@@ -98,7 +98,7 @@ class RecipeWorld(World):
             _ = asyncio.get_running_loop().create_task(self._pause_users(), name="pauses of users")
 
     async def _pause_users(self) -> None:
-        """A process that stands still does not know that it did: the hard case of every lease."""
+        """A paused process does not know that it was paused: the hard case of every lease."""
         rng = self._pauses
         while True:
             await asyncio.sleep(rng.expovariate(self.recipe_plan.pause_rate))

@@ -70,7 +70,7 @@ def what_is_wrong_with_chains(status: ClusterStatus, replicas: int) -> str:
 
 def _trouble(unit: UnitStatus | None, projection: Projection, topic: Topic) -> str:
     if unit is None:
-        return "is not there"
+        return "is missing"
     if unit.epoch != projection.epoch:
         return f"is not in epoch {projection.epoch}"
     if unit.trouble or unit.damage or unit.full:
@@ -107,7 +107,7 @@ def examine_units(
                     write_down(store, projection, ending, host.name)
                 missing.remove(store.log_stream)
             except VarlogError as error:
-                # What rotted and was trimmed then is nobody's loss: the next start finds it, and the unit is made anew.
+                # What became corrupt and was trimmed is no loss: the next start finds it, and the unit is created again.
                 if not (rotten and _is_trimmed_rot(disk, path, error)):
                     history.not_whole.append(f"{path} on {host.name} is not whole at the end: {error}")
                 missing.discard(LogStreamID(int(path.name.partition("=")[2])))
@@ -145,8 +145,8 @@ def write_down(store: PageStore, projection: Projection, ending: Ending, host: s
     low = projection.llsn_from(log_stream, GLSN(trimmed + 1))
     ending.units.setdefault(log_stream, {})[host] = pages
     ending.replicas.setdefault(log_stream, {})[host] = entries
-    told = trimmed if store.low == low else projection.position(log_stream, store.low)[0] - 1
-    ending.trims.setdefault(log_stream, {})[host] = told
+    floor = trimmed if store.low == low else projection.position(log_stream, store.low)[0] - 1
+    ending.trims.setdefault(log_stream, {})[host] = floor
 
 
 def _pages(store: PageStore) -> Iterator[tuple[StoredPage, tuple[int, ...], list[bytes]]]:

@@ -52,9 +52,9 @@ class SequencedFaultActions:
             self._part([host.name], self._names(lambda other: other is not host), self._lease_or_more_s())
 
     def cut_island(self, host: Host) -> None:
-        """Some clients stay with this node or sequencer, maybe with one more, and none of them reaches the others: what they are
-        told there must not be older than what the others know."""
-        # Whoever reads needs a node and a sequencer: what both tell must be old for him to believe in it. Others must go on.
+        """Some clients stay with this node or sequencer, maybe with one more, and none of them reaches the others: what they
+        read there must not be older than what the others know."""
+        # A reader needs a node and a sequencer: both replies must be old for it to believe them. Others must continue.
         island = self._serving() or [host.name]
         clients = self._names(lambda other: _class(other) == "c")
         if clients:

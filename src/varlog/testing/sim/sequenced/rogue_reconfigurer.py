@@ -22,7 +22,7 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.core.plan import SimPlan
 
-# Whoever is held up for longer leaves what it has begun to others.
+# A client that is delayed for longer leaves what it has begun to others.
 PATIENCE_S = 4.0
 
 

@@ -38,7 +38,7 @@ class UnitInspector:
     ) -> None:
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self._view = view
-        self._told = history.sequenced_facts
+        self._facts = history.sequenced_facts
         self._final: dict[LogStreamID, Pages] = {}  # what the tail of a chain had
         self._seen: dict[LogStreamID, object] = {}  # how the chain was when it was last looked at
 
@@ -51,9 +51,9 @@ class UnitInspector:
         """All chains, as they are at this moment."""
         view = self._view()
         for present in view.projections if view is not None else ():
-            # One that went back in time has an older one than some client or node was told of.
-            told = self._told.projections.get(present.topic, {})
-            projection = max([present, *told.values()], key=lambda found: found.epoch)
+            # One that went back in time has an older one than some client or node received.
+            received = self._facts.projections.get(present.topic, {})
+            projection = max([present, *received.values()], key=lambda found: found.epoch)
             for chain in projection.chains:
                 self._look_at(projection, chain)
 
@@ -84,7 +84,7 @@ class UnitInspector:
             self._keep(chain, pages[chain.tail], lows[chain.tail])
 
     def _unit(self, node: NodeID, chain: Chain, projection: Projection) -> LogUnit | None:
-        """The node's, if the node lives and it serves: one that was made anew is in no epoch until it has been filled."""
+        """The node's, if the node lives and it serves: one that was created again is in no epoch until it has been filled."""
         host = self._nodes.get(node)
         if host is None or not host.up or not isinstance(host.service, StorageNodeServer):
             return None
@@ -98,7 +98,7 @@ class UnitInspector:
     ) -> None:
         for llsn, what in behind[1].items():
             if llsn >= low and before[1].get(llsn) != what:
-                self._told.broken_chains.append(
+                self._facts.broken_chains.append(
                     f"{chain}: node {behind[0]} has {what} at {llsn}, node {before[0]} before it {before[1].get(llsn)}"
                 )
                 return
@@ -107,7 +107,7 @@ class UnitInspector:
         final = self._final.setdefault(chain.log_stream, {})
         for llsn, what in final.items():
             if llsn >= low and pages.get(llsn) != what:
-                self._told.written_twice.append(
+                self._facts.written_twice.append(
                     f"{chain}: its tail had {what} at {llsn}, and now {pages.get(llsn)}"
                 )
                 break

@@ -17,16 +17,16 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.core.plan import SimPlan
 
-# An operator who gets no answer in this time goes on to something else.
+# An operator that gets no reply in this time continues with something else.
 PATIENCE_S = 2.0
 # Until nothing is held any more, at the end.
 RELEASE_S = 60.0
-# Who is told so often that nodes do not know an order restores a copy.
+# After this many replies that nodes do not know an order, the operator restores a copy.
 ADOPTIONS_MAX = 5
 
 
 class Operator:
-    """What an operator asks for may fail; what he has sealed he unseals in the end."""
+    """What an operator asks for may fail; what it has sealed it unseals in the end."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Operator:
         self._trace = trace
 
     async def work(self) -> None:
-        """All deeds of the plan, at moments of its time."""
+        """All actions of the plan, at random times."""
         calls = [self._add_stream] * self._plan.new_streams
         for _ in range(self._plan.handwork):
             calls.append(self._rng.choice((self._seal, self._unseal, self._replace)))

@@ -24,7 +24,7 @@ PATIENCE_S = 3.0
 
 
 class RegistryClient:
-    """One at a time, so that what it was told last is what must be so. Where no answer came, both may be."""
+    """One call at a time, so the last reply must hold. Where no reply came, either state may."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class RegistryClient:
         self._asked_first: dict[int, int] = {}
 
     async def work(self) -> None:
-        """About so many deeds as the plan has, in its time; fewer where answers take long."""
+        """About as many actions as the plan has, in its time; fewer where replies take long."""
         calls = [self._read, self._trim, self._begin, self._begin, self._end]
         if self._sequenced:  # writers under a name need a primary
             calls = [self._read, self._trim]
         loop, plan = asyncio.get_running_loop(), self._plan
         end = loop.time() + plan.duration_s
-        while plan.book_deeds and loop.time() < end:
+        while plan.registry_actions and loop.time() < end:
             await self._try(self._rng.choice(calls))
-            await asyncio.sleep(self._rng.uniform(0, 2 * plan.duration_s / plan.book_deeds))
+            await asyncio.sleep(self._rng.uniform(0, 2 * plan.duration_s / plan.registry_actions))
 
     async def settle(self) -> None:
         """The cluster is well: every word that was given is asked for once more."""
-        if self._plan.book_deeds:
+        if self._plan.registry_actions:
             await self._try(self._read)
             if not self._sequenced:
                 await self._try(self._begin)
@@ -161,7 +161,7 @@ class RegistryClient:
     # --- a writer -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, log: Log) -> str:
-        """Mostly the batch that is under way, as a task of it that is run again; now and then the next one."""
+        """Mostly the open batch, as a retried task of it; sometimes the next one."""
         if self._batch in self._begun and self._rng.random() < 0.3:
             self._batch += 1
         batch, before = self._batch, self._history.event()

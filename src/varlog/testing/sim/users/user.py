@@ -22,12 +22,12 @@ from varlog.verify.history import ClientCall, History, IdempotentWrite
 
 # Called by the task that runs it: a process that dies before that task's first step leaves no coroutine that nobody awaited.
 Work = Callable[[], Coroutine[Any, Any, None]]
-# What a user does besides its loops of operations: given its name, its doors and transport, and its log.
+# What a user does besides its loops of operations: given its name, its environment and transport, and its log.
 Besides = Callable[[str, Environment, Transport, Log], Sequence[Work]]
 
 
 class User:
-    """The service of a client host: so many loops of operations on one topic, and what it does `besides`."""
+    """The service of a client host: several loops of operations on one topic, and what it does `besides`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class User:
     async def _watched(self, work: Work) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - told to the checkers
+        except Exception as error:  # noqa: BLE001 - reported to the checkers
             self._history.complaints.append(f"not an error of the tree: {error!r}")
 
     async def _connect(self) -> Log | None:
@@ -108,7 +108,7 @@ class User:
         return None
 
     async def stop(self) -> None:
-        """Leave in the middle of it: what is under way is abandoned."""
+        """Stop in the middle: what is in flight is abandoned."""
         if self._log is not None:
             await self._log.close()
 
@@ -143,12 +143,12 @@ class Attempts:
             try:
                 async with asyncio.timeout(ATTEMPT_S):
                     task = await self._task(log, topic)
-                    told = await self._attempt(log, task, TIMEOUT_S, rng.random() < 0.4)
+                    outcome = await self._attempt(log, task, TIMEOUT_S, rng.random() < 0.4)
             except TimeoutError:
-                told = "killed"
+                outcome = "killed"
             except VarlogError as error:
-                told = self._judge(error)
-            self._trace(f"{name} attempt {number}: {told}")
+                outcome = self._explain(error)
+            self._trace(f"{name} attempt {number}: {outcome}")
 
     async def finish(self, logs: dict[str, Log]) -> None:
         """The cluster is well: the last attempt of most tasks, which must succeed."""
@@ -156,10 +156,10 @@ class Attempts:
             if self._rng.random() < 0.2:
                 continue  # nobody comes back to this one
             try:
-                told = await self._attempt(logs[task.topic], task, LAST_TIMEOUT_S, breaks_off=False)
+                outcome = await self._attempt(logs[task.topic], task, LAST_TIMEOUT_S, breaks_off=False)
             except VarlogError as error:
-                told = task.failure = f"{type(error).__name__}: {self._judge(error)}"
-            self._trace(f"last attempt at task {task.producer}: {told}")
+                outcome = task.failure = f"{type(error).__name__}: {self._explain(error)}"
+            self._trace(f"last attempt at task {task.producer}: {outcome}")
 
     async def _task(self, log: Log, topic: str) -> IdempotentWrite:
         tasks = [task for task in self._history.tasks if task.topic == topic]
@@ -194,7 +194,7 @@ class Attempts:
             self._history.complaints.append(f"{len(rows)} rows of task {task.producer} became {end}")
         return f"task {task.producer} finished: {end}"
 
-    def _judge(self, error: VarlogError) -> str:
+    def _explain(self, error: VarlogError) -> str:
         if isinstance(error, IndeterminateInput):
             self._history.complaints.append(f"the rows are the same in every attempt: {error}")
         return f"failed: {error}"
@@ -226,12 +226,12 @@ class Copier:
         while not stopping():
             try:
                 async with asyncio.timeout(self._rng.uniform(0.1, COPY_ATTEMPT_S)):
-                    told = await self._copy(source, copy, COPY_TIMEOUT_S)
+                    outcome = await self._copy(source, copy, COPY_TIMEOUT_S)
             except TimeoutError:
-                told = "was killed"
+                outcome = "was killed"
             except VarlogError as error:
-                told = self._judge(error)
-            self._trace(f"{name} copies: {told}")
+                outcome = self._explain(error)
+            self._trace(f"{name} copies: {outcome}")
             await asyncio.sleep(self._rng.uniform(0, 0.5))
 
     async def finish(self, source: Log, copy: Log) -> None:
@@ -241,7 +241,7 @@ class Copier:
         except Trimmed as trimmed:
             self._trace(f"the last copy ends early: {trimmed}")
         except VarlogError as error:
-            self._history.complaints.append(f"the copy cannot be finished: {self._judge(error)}")
+            self._history.complaints.append(f"the copy cannot be finished: {self._explain(error)}")
 
     async def _copy(self, source: Log, copy: Log, timeout_s: float) -> str:
         """From the end of what is there, or from a little before it: what is there is compared then."""
@@ -260,7 +260,7 @@ class Copier:
                     await placed.append(llsn, [entry.data for entry in part], part[0].time_us)
         return f"[{begin}, {end}) {await placed.finish()}"
 
-    def _judge(self, error: VarlogError) -> str:
+    def _explain(self, error: VarlogError) -> str:
         if isinstance(error, OtherEntry):
             self._history.complaints.append(f"only copies of one source were written: {error}")
         return f"failed: {error}"
