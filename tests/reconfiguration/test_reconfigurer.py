@@ -227,6 +227,18 @@ def test_one_that_could_not_be_compared_is_left_out_and_if_none_could_nothing_is
         _reconfigure(fakes, _chain(A, B))
 
 
+def test_units_compared_without_a_member_stay_unverified_until_the_projection_without_it_holds() -> None:
+    """Law 8: if that projection is never made, the member that was not compared may be back, and lacks what the others got from
+    each other (sequenced seed 5762)."""
+    fakes = Fakes({A: 5, B: 4, C: 4})
+    fakes.unproven, fakes.dead = {A, C}, {B}
+    fakes.syncs = {A: [SyncState.COMPLETE], C: [SyncState.COMPLETE]}
+    projection = _reconfigure(fakes, _chain(A, B, C), Wish(lost={LS: (B,)}))
+    assert (projection.chains[0].nodes, projection.chains[0].away) == ((A, C), (B,))
+    syncs = [request for _, request in fakes.asked if isinstance(request, m.SyncUnit)]
+    assert len(syncs) == 2 and not any(request.proves for request in syncs)
+
+
 def test_the_last_one_left_is_believed_when_the_others_are_lost_and_it_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

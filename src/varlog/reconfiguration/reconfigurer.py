@@ -204,15 +204,21 @@ class Reconfigurer:
     ) -> Sealed:
         """Units that are not known to be whole get what any other unit of their chain has."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
+        # If a member is not compared, the others may get what it lacks, and only a projection without it makes that right. Until
+        # that projection holds they stay unverified: if it never does, a chain with all of them would break law 8.
         jobs = [
-            (chain, node, sources)
+            (chain, node, sources, len(compared) == len(chain.nodes))
             for chain in now.chains
-            for node, sources in to_compare(chain, complete.get(chain.log_stream, {}), wish).items()
+            if (compared := to_compare(chain, complete.get(chain.log_stream, {}), wish))
+            for node, sources in compared.items()
         ]
         whole = await asyncio.gather(
-            *(self._compare(view, chain, node, sources, wish, epoch) for chain, node, sources in jobs)
+            *(
+                self._compare(view, chain, node, sources, wish, epoch, proves=proves)
+                for chain, node, sources, proves in jobs
+            )
         )
-        for (chain, node, _), is_whole in zip(jobs, whole, strict=True):
+        for (chain, node, _, _), is_whole in zip(jobs, whole, strict=True):
             answers = complete[chain.log_stream]
             if not is_whole:
                 continue
@@ -237,11 +243,13 @@ class Reconfigurer:
         sources: tuple[NodeID, ...],
         wish: Wish,
         epoch: Epoch,
+        *,
+        proves: bool,
     ) -> bool:
         lost = wish.lost.get(chain.log_stream, ())
         for source in sources:
-            proves = source == sources[-1]
-            copied = await self._copy(view, chain, node, source, epoch, backfill=True, proves=proves)
+            last = proves and source == sources[-1]
+            copied = await self._copy(view, chain, node, source, epoch, backfill=True, proves=last)
             if not copied and source not in lost:
                 return False
         return True
