@@ -209,7 +209,7 @@ def test_a_cluster_and_a_directory_at_once_are_wrong_usage(data: Path) -> None:
     assert "two logs" in bad(varlog("status", "--cluster", "127.0.0.1:1", data=data), code=2)
 
 
-def test_an_address_that_is_none_is_named() -> None:
+def test_an_invalid_address_is_named() -> None:
     assert "nonsense" in bad(varlog("status", "--cluster", "nonsense"), code=2)
 
 

@@ -1,4 +1,7 @@
-"""What the contract of a log is checked on: an embedded cluster, and three storage nodes over TCP; topics of either ordering."""
+"""The clusters on which the contract of a log is checked.
+
+An embedded cluster, and three storage nodes over TCP; topics of either ordering.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from varlog.model.cluster import Ordering
 from varlog.runtime.environment import system_environment
 from varlog.testing.tcp_cluster import TcpCluster
 
-# Few positions to a stripe's turn: short tests go round all of them.
+# Few positions per turn of a stripe: short tests go round all of them.
 UNIT = 8
 TIMEOUT_S = 60.0
 
 
 class Cluster(Protocol):
-    """Something that logs can be opened on."""
+    """A cluster on which logs can be opened."""
 
     nodes: int
 
@@ -31,7 +34,7 @@ class Cluster(Protocol):
     async def stop(self) -> None: ...
 
     async def restart(self) -> None:
-        """All of it, at once."""
+        """Stop all of it, at once."""
         ...
 
     async def connect(self, topic: str) -> Log: ...
@@ -96,7 +99,7 @@ KINDS: dict[str, type[Embedded | Tcp]] = {"embedded": Embedded, "tcp": Tcp}
 
 
 class Topics:
-    """New topics of one ordering, with so many log streams, on one cluster; deleted when a test is done with them."""
+    """New topics of one ordering, with this many log streams, on one cluster; deleted when a test is done with them."""
 
     def __init__(self, cluster: Cluster, ordering: Ordering, streams: int) -> None:
         self.cluster = cluster

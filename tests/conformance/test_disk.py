@@ -1,4 +1,7 @@
-"""The contract of Disk (varlog.runtime.disk), kept alike by the file system and by the simulator's drive."""
+"""The contract of Disk (varlog.runtime.disk).
+
+Kept alike by the file system and by the simulator's drive.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_a_cached_read_is_right_or_nothing(disk: Disk, home: Path) -> None:
     file.close()
 
 
-def test_opening_says_what_is_wrong_with_the_name(disk: Disk, home: Path) -> None:
+def test_opening_reports_what_is_wrong_with_the_name(disk: Disk, home: Path) -> None:
     disk.replace_file(home / "f", b"")
     with pytest.raises(FileExistsError):
         disk.open(home / "f", create=True)
@@ -91,7 +94,7 @@ def test_names_come_and_go(disk: Disk, home: Path) -> None:
     assert (disk.list(home), disk.exists(home / "b")) == ([], False)
 
 
-def test_directories_are_told_from_files(disk: Disk, home: Path) -> None:
+def test_directories_are_distinguished_from_files(disk: Disk, home: Path) -> None:
     disk.replace_file(home / "f", b"")
     assert (disk.is_directory(home), disk.is_directory(home / "f")) == (True, False)
     assert (disk.exists(home), disk.exists(home / "none"), disk.is_writable(home)) == (True, False, True)
@@ -105,8 +108,8 @@ def test_a_tree_is_removed_whole(disk: Disk, home: Path) -> None:
     assert disk.list(home) == []
 
 
-def test_a_removed_file_can_be_read_by_who_has_it_open(disk: Disk, home: Path) -> None:
-    """A trimmed segment stays readable until its last reader lets go."""
+def test_a_removed_file_can_be_read_while_it_is_open(disk: Disk, home: Path) -> None:
+    """A trimmed segment stays readable until its last reader closes it."""
     disk.replace_file(home / "f", b"abc")
     file = disk.open(home / "f")
     disk.remove(home / "f")
@@ -123,7 +126,7 @@ def test_a_lock_is_held_once(disk: Disk, home: Path) -> None:
     assert disk.exists(home / "lock")
 
 
-def test_free_space_is_told_for_a_place_that_exists(disk: Disk, home: Path) -> None:
+def test_free_space_is_reported_for_an_existing_directory(disk: Disk, home: Path) -> None:
     assert disk.free_bytes(home) > 0
     disk.replace_file(home / "f", b"abc")
     assert disk.free_bytes(home / "f") > 0
@@ -131,8 +134,10 @@ def test_free_space_is_told_for_a_place_that_exists(disk: Disk, home: Path) -> N
         disk.free_bytes(home / "none")
 
 
-def test_a_file_that_was_deleted_or_replaced_is_used_on_without_its_name(disk: Disk, home: Path) -> None:
-    """As Unix has it: the open one is written and read as before, and nobody finds it any more."""
+def test_an_open_file_that_was_deleted_or_replaced_stays_usable_without_its_name(
+    disk: Disk, home: Path
+) -> None:
+    """As on Unix: the open file is written and read as before, and no longer found by name."""
     for name in ("deleted", "replaced"):
         disk.replace_file(home / name, b"abc")
         disk.replace_file(home / "other", b"old")

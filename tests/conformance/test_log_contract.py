@@ -1,7 +1,8 @@
-"""The contract of a log (varlog.client.log), kept alike by both orderings, on one node or three, with one log stream or several.
+"""The contract of a log (varlog.client.log), kept alike by both orderings.
 
-What is promised: an acknowledged append is in the log, once, at the position told; positions grow with real time; every reader
-sees the same entries in the same order. What is not: that positions have no gaps (a sequenced topic fills some with junk).
+On one node or three, with one log stream or several. Promised: an acknowledged append is in the log, once, at the
+returned position; positions grow with real time; every reader sees the same entries in the same order. Not promised:
+that positions have no gaps (a sequenced topic fills some with junk).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def thread() -> Iterator[LoopThread]:
 def cluster(
     request: pytest.FixtureRequest, thread: LoopThread, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Shared by all tests: each makes topics of its own."""
+    """Shared by all tests: each creates topics of its own."""
     made = KINDS[request.param](tmp_path_factory.mktemp("contract"))
     thread.run(made.start())
     yield made
@@ -69,7 +70,7 @@ async def everything(log: Log, begin: int | None = 1) -> list[Entry]:
 # --- Appending and reading ------------------------------------------------------------------------------------------------
 
 
-def test_who_follows_knows_up_to_where_everything_was_seen(topics: Topics, run: Run) -> None:
+def test_a_subscriber_knows_up_to_which_position_it_has_seen_everything(topics: Topics, run: Run) -> None:
     """R-READ-3. In a sequenced topic there may be positions without an entry, also at the tail."""
 
     async def body() -> None:
@@ -89,7 +90,7 @@ def test_who_follows_knows_up_to_where_everything_was_seen(topics: Topics, run: 
     run(body())
 
 
-def test_an_entry_is_where_its_append_was_told(topics: Topics, run: Run) -> None:
+def test_an_entry_is_at_the_position_that_its_append_returned(topics: Topics, run: Run) -> None:
     """R-READ-1."""
 
     async def body() -> None:
@@ -141,19 +142,19 @@ def test_entries_may_be_empty_or_as_large_as_allowed(topics: Topics, run: Run) -
     run(body())
 
 
-def test_what_is_not_written_yet_is_told_so(topics: Topics, run: Run) -> None:
+def test_a_position_that_is_not_written_yet_is_reported_so(topics: Topics, run: Run) -> None:
     """R-READ-1: a clear error, with the newest position."""
 
     async def body() -> None:
         async with topics.log() as log:
-            with pytest.raises(varlog.NotWritten) as told:
+            with pytest.raises(varlog.NotWritten) as caught:
                 await log.read(1)
-            assert (told.value.position, told.value.newest) == (1, 0)
+            assert (caught.value.position, caught.value.newest) == (1, 0)
             at = await log.append(b"x")
             for far in (1, 2, 1000 * UNIT):
-                with pytest.raises(varlog.NotWritten) as told:
+                with pytest.raises(varlog.NotWritten) as caught:
                     await log.read(at.glsn + far)
-                assert (told.value.position, told.value.newest) == (at.glsn + far, at.glsn)
+                assert (caught.value.position, caught.value.newest) == (at.glsn + far, at.glsn)
             with pytest.raises(varlog.NotWritten):
                 await log.read_stream(at.log_stream, at.llsn + 100)
 
@@ -175,7 +176,7 @@ def test_the_tail_is_the_newest_acknowledged_position(topics: Topics, run: Run) 
 
 
 def test_a_topic_can_begin_later(topics: Topics, run: Run) -> None:
-    """For a copy of a topic whose beginning is gone: what is before its first position counts as trimmed."""
+    """For a copy of a topic whose beginning is gone: positions before its first one count as trimmed."""
 
     async def body() -> None:
         async with topics.log(first=1000) as log:
@@ -183,9 +184,9 @@ def test_a_topic_can_begin_later(topics: Topics, run: Run) -> None:
             assert [(await log.append(b"%d" % number)).glsn for number in range(10)] == list(
                 range(1000, 1010)
             )
-            with pytest.raises(varlog.Trimmed) as told:
+            with pytest.raises(varlog.Trimmed) as caught:
                 await log.read(999)
-            assert told.value.oldest == 1000
+            assert caught.value.oldest == 1000
             assert [entry.data for entry in await everything(log, None)] == [
                 b"%d" % number for number in range(10)
             ]
@@ -220,16 +221,16 @@ def test_a_bad_request_is_refused_and_nothing_is_lost(topics: Topics, run: Run) 
     run(body())
 
 
-def test_a_batch_is_never_cut(topics: Topics, run: Run) -> None:
-    """R-ORD-5: what does not fit on one stream in one piece is refused before anything is sent."""
+def test_a_batch_is_never_divided(topics: Topics, run: Run) -> None:
+    """R-ORD-5: a batch that does not fit on one stream in one piece is refused before anything is sent."""
 
     async def body() -> None:
         async with topics.log() as log:
             entries = [b"%d" % number for number in range(UNIT + 1)]
             if topics.sequenced and topics.streams > 1:
-                with pytest.raises(varlog.BatchTooLarge) as told:
+                with pytest.raises(varlog.BatchTooLarge) as caught:
                     await log.append_batch(entries)
-                assert (told.value.size, told.value.limit) == (UNIT + 1, UNIT)
+                assert (caught.value.size, caught.value.limit) == (UNIT + 1, UNIT)
             else:
                 run = await log.append_batch(entries)
                 assert [entry.position for entry in await everything(log)] == list(run)
@@ -237,8 +238,8 @@ def test_a_batch_is_never_cut(topics: Topics, run: Run) -> None:
     run(body())
 
 
-def test_a_stream_can_be_chosen_where_streams_give_the_order(topics: Topics, run: Run) -> None:
-    """R-ORD-6. Of a sequenced topic the position says which stream it is on: with several there is nothing to choose."""
+def test_a_stream_can_be_chosen_in_the_committed_ordering(topics: Topics, run: Run) -> None:
+    """R-ORD-6. In a sequenced topic the position determines the stream: with several there is nothing to choose."""
 
     async def body() -> None:
         async with topics.log() as log:
@@ -253,8 +254,8 @@ def test_a_stream_can_be_chosen_where_streams_give_the_order(topics: Topics, run
     run(body())
 
 
-def test_a_stream_that_is_added_takes_its_share(topics: Topics, run: Run) -> None:
-    """R-SEQ-3, R-READ-3: what was written stays where it is; appends and subscriptions continue over it."""
+def test_an_added_stream_gets_its_share(topics: Topics, run: Run) -> None:
+    """R-SEQ-3, R-READ-3: existing entries stay where they are; appends and subscriptions continue over it."""
 
     async def body() -> None:
         async with topics.logs(2) as (log, other):
@@ -296,15 +297,15 @@ def test_positions_grow_with_real_time_over_clients_and_streams(topics: Topics, 
             entries = await everything(logs[0])
         for begun, _, first, _, _ in done:
             assert all(last < first for _, ended, _, last, _ in done if ended < begun)
-        told = [(glsn, data) for _, _, first, last, data in done for glsn in range(first, last + 1)]
-        assert [(entry.glsn, entry.data) for entry in entries] == sorted(told)
-        assert len({glsn for glsn, _ in told}) == len(told)
+        returned = [(glsn, data) for _, _, first, last, data in done for glsn in range(first, last + 1)]
+        assert [(entry.glsn, entry.data) for entry in entries] == sorted(returned)
+        assert len({glsn for glsn, _ in returned}) == len(returned)
 
     run(body())
 
 
 def test_all_readers_see_the_same_in_the_same_order(topics: Topics, run: Run) -> None:
-    """R-READ-3: while it is written, in entries, in lists and in record batches."""
+    """R-READ-3: while it is written, as entries, as lists and as record batches."""
 
     async def body() -> None:
         async with topics.logs(2) as (writer, log):
@@ -327,7 +328,7 @@ def test_all_readers_see_the_same_in_the_same_order(topics: Topics, run: Run) ->
 
 
 def test_each_stream_can_be_read_by_itself(topics: Topics, run: Run) -> None:
-    """measure, chunks and range: what Spark reads by. Together the streams are the log."""
+    """measure, chunks and range, which Spark uses. Together the streams are the log."""
 
     async def body() -> None:
         async with topics.log() as log:
@@ -338,8 +339,11 @@ def test_each_stream_can_be_read_by_itself(topics: Topics, run: Run) -> None:
             end = entries[-1].glsn + 1
             rows = []
             for stream in log.streams:
-                told = await log.connector.measure(stream.log_stream, 1, end)
-                cuts = [batch async for batch in log.connector.range(stream.log_stream, told.begin, told.end)]
+                measured = await log.connector.measure(stream.log_stream, 1, end)
+                cuts = [
+                    batch
+                    async for batch in log.connector.range(stream.log_stream, measured.begin, measured.end)
+                ]
                 rows += [row for batch in cuts for row in batch.to_pylist()]
             rows.sort(key=lambda row: row["glsn"])
             assert [(row["glsn"], row["llsn"], row["data"]) for row in rows] == [
@@ -410,8 +414,8 @@ async def _data(log: Log, begin: int, end: int | None) -> list[bytes]:
 # --- Trims ----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_trimmed_is_gone_and_told_so(topics: Topics, run: Run) -> None:
-    """R-TRIM-1, R-READ-1: another error than NotWritten, for every client, at once."""
+def test_trimmed_entries_are_gone_and_reported_as_trimmed(topics: Topics, run: Run) -> None:
+    """R-TRIM-1, R-READ-1: another error than NotWritten, for every client, immediately."""
 
     async def body() -> None:
         async with topics.logs(2) as (log, other):
@@ -421,9 +425,9 @@ def test_what_was_trimmed_is_gone_and_told_so(topics: Topics, run: Run) -> None:
             for client in (log, other):
                 assert (await client.trimmed(), await client.tail()) == (at[UNIT].glsn, at[-1].glsn)
                 for position in at[: UNIT + 1]:
-                    with pytest.raises(varlog.Trimmed) as told:
+                    with pytest.raises(varlog.Trimmed) as caught:
                         await client.read(position.glsn)
-                    assert told.value.oldest == at[UNIT].glsn + 1
+                    assert caught.value.oldest == at[UNIT].glsn + 1
                 with pytest.raises(varlog.Trimmed):
                     await anext(client.subscribe(1))
                 assert [entry.position for entry in await everything(client, None)] == at[UNIT + 1 :]
@@ -439,9 +443,9 @@ def test_everything_can_be_trimmed_and_nothing_beyond(topics: Topics, run: Run) 
             with pytest.raises(varlog.TrimBeyondTail):
                 await log.trim(1)
             last = (await log.append_batch([b"1", b"2", b"3"])).last.glsn
-            with pytest.raises(varlog.TrimBeyondTail) as told:
+            with pytest.raises(varlog.TrimBeyondTail) as caught:
                 await log.trim(last + 1)
-            assert (told.value.position, told.value.newest) == (last + 1, last)
+            assert (caught.value.position, caught.value.newest) == (last + 1, last)
             await log.trim(last)
             assert (await log.trimmed(), await log.tail()) == (last, last)
             with pytest.raises(varlog.NotWritten):
@@ -452,14 +456,14 @@ def test_everything_can_be_trimmed_and_nothing_beyond(topics: Topics, run: Run) 
     run(body())
 
 
-def test_a_subscription_over_a_trim_says_what_it_missed(topics: Topics, run: Run) -> None:
+def test_a_subscription_over_a_trim_reports_what_it_missed(topics: Topics, run: Run) -> None:
     async def body() -> None:
         async with topics.logs(2) as (log, other):
             last = (await log.append_batch([b"%d" % number for number in range(UNIT)])).last.glsn
             await other.trim(last)
-            with pytest.raises(varlog.Trimmed) as told:
+            with pytest.raises(varlog.Trimmed) as caught:
                 await _data(log, last, last + 2)
-            assert (told.value.position, told.value.oldest) == (last, last + 1)
+            assert (caught.value.position, caught.value.oldest) == (last, last + 1)
 
     run(body())
 
@@ -477,10 +481,10 @@ def test_named_readers_hold_a_trim_back(topics: Topics, run: Run) -> None:
                 "slow": last - 2,
                 "quick": last,
             }
-            assert (await other.set_reader("slow", 1)).position == last - 2  # never back by itself
-            with pytest.raises(ReaderBehind) as told:
+            assert (await other.set_reader("slow", 1)).position == last - 2  # never back on its own
+            with pytest.raises(ReaderBehind) as caught:
                 await other.trim(last, respect_readers=True)
-            assert (told.value.reader, told.value.position) == ("slow", last - 2)
+            assert (caught.value.reader, caught.value.position) == ("slow", last - 2)
             await other.trim(last - 2, respect_readers=True)
             await log.forget_reader("slow")
             await other.trim(last, respect_readers=True)
@@ -494,7 +498,9 @@ def test_named_readers_hold_a_trim_back(topics: Topics, run: Run) -> None:
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("ordering", list(Ordering))
-def test_the_blocking_client_keeps_it_as_well(ordering: Ordering, streams: int, tmp_path: Path) -> None:
+def test_the_blocking_client_keeps_the_contract_as_well(
+    ordering: Ordering, streams: int, tmp_path: Path
+) -> None:
     with varlog.open(tmp_path, "t", ordering=ordering, streams=streams, sync=False) as log:
         at = [log.append(b"1"), *log.append_batch([b"2", b"3"])]
         assert log.tail() == at[-1].glsn
@@ -518,7 +524,7 @@ def test_the_blocking_client_keeps_it_as_well(ordering: Ordering, streams: int, 
 # --- Ends -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_log_takes_nothing_more(topics: Topics, run: Run) -> None:
+def test_a_closed_log_accepts_nothing_more(topics: Topics, run: Run) -> None:
     async def body() -> None:
         async with topics.logs(2) as (log, other):
             await log.append(b"1")
@@ -533,8 +539,8 @@ def test_a_closed_log_takes_nothing_more(topics: Topics, run: Run) -> None:
     run(body())
 
 
-def test_an_append_that_is_given_up_is_in_the_log_once_or_not(topics: Topics, run: Run) -> None:
-    """A caller that goes away leaves no hole that anybody has to know of."""
+def test_a_cancelled_append_is_in_the_log_once_or_not_at_all(topics: Topics, run: Run) -> None:
+    """A caller that gives up leaves no hole that others have to know of."""
 
     async def body() -> None:
         async with topics.logs(2) as (log, other):
@@ -553,7 +559,8 @@ def test_an_append_that_is_given_up_is_in_the_log_once_or_not(topics: Topics, ru
     run(body())
 
 
-# --- Over restarts, and without anybody who answers -----------------------------------------------------------------------
+# --- Over restarts, and without any server
+# --------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -570,7 +577,7 @@ def own_cluster(request: pytest.FixtureRequest, thread: LoopThread, tmp_path: Pa
 def test_everything_is_there_again_after_a_restart(
     own_cluster: Cluster, ordering: Ordering, streams: int, run: Run
 ) -> None:
-    """R-SN-3, R-TRIM-1: entries, trims, named readers; and the log goes on behind its tail."""
+    """R-SN-3, R-TRIM-1: entries, trims, named readers; and the log continues behind its tail."""
 
     async def body() -> None:
         topic = await Topics(own_cluster, ordering, streams).create()
@@ -600,10 +607,11 @@ def test_everything_is_there_again_after_a_restart(
 
 @pytest.mark.parametrize("ordering", list(Ordering))
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_the_log_goes_on_without_one_of_its_nodes(
+def test_the_log_continues_without_one_of_its_nodes(
     ordering: Ordering, index: int, tmp_path: Path, run: Run
 ) -> None:
-    """R-FAIL-1, R-READ-3: whichever it is. What was acknowledged stays, nothing is skipped or repeated, and it comes back."""
+    """R-FAIL-1, R-READ-3: whichever it is. What was acknowledged stays, nothing is skipped or repeated, and the node
+    comes back."""
 
     async def body() -> None:
         tcp = Tcp(tmp_path)
@@ -643,7 +651,7 @@ async def _until(log: Log, last: bytes) -> list[Entry]:
 def test_every_call_ends_by_its_deadline(
     ordering: Ordering, tmp_path: Path, thread: LoopThread, run: Run
 ) -> None:
-    """With nobody there: what was not sent is Rejected, what was may be OutcomeUnknown; nothing hangs."""
+    """Without any server: what was not sent is Rejected, what was may be OutcomeUnknown; nothing hangs."""
 
     async def body() -> None:
         tcp = Tcp(tmp_path)
@@ -661,7 +669,7 @@ def test_every_call_ends_by_its_deadline(
                     lambda: log.read_stream(log.streams[0].log_stream, 1, timeout_s=0.4),
                 ]
                 for call in calls:
-                    # Its own deadline, not that of the log, which is longer by far, nor by chance: a machine may stand still.
+                    # Its own deadline, not that of the log, which is far longer, nor a random pause of the machine.
                     async with asyncio.timeout(TIMEOUT_S / 2):
                         with pytest.raises((varlog.Rejected, varlog.OutcomeUnknown, varlog.Unavailable)):
                             await call()

@@ -1,4 +1,7 @@
-"""MetadataStore: one suite, every backend. Commits are atomic and durable, terms grow, and a later opening fences (law 7)."""
+"""MetadataStore: one suite, every backend.
+
+Commits are atomic and durable, terms grow, and a later opening fences (law 7).
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from varlog.testing.sim.core.disk import SimDisk
 from varlog.testing.sim.core.drive import Drive
 from varlog.testing.sim.core.loop import Process
 
-# Longer than a busy machine stands still: who leads here does so until somebody takes it from them.
+# Longer than a busy machine pauses: a leader here leads until another one takes over.
 LEASE_S = 10.0
-# Only so that nothing hangs.
+# Only a guard against hanging.
 WAIT_S = 90.0
 
 
@@ -42,7 +45,7 @@ async def _nothing() -> None:
 
 
 class Backend:
-    """One place where metadata lie, and a way to open it again, also over the head of whoever has it open."""
+    """One place where metadata are stored, and a way to open it again, also while another store has it open."""
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ def _sqlite(path: Path, *, synced: bool) -> Backend:
     return Backend(lambda: SqliteStore(path, system_environment(), synced=synced), break_lock)
 
 
-def _over_a_door() -> Backend:
+def _over_a_disk() -> Backend:
     """The SQLite store over a disk that is not the operating system's."""
     drive, process = Drive(), Process("mr")
     disk = SimDisk(drive, process, random.Random(1), process.die)
@@ -111,13 +114,13 @@ def _etcd(plan: EtcdPlan) -> Backend:
 SHARED = ["leased", pytest.param("etcd", marks=pytest.mark.process)]
 
 
-@pytest.fixture(params=["sqlite", "sqlite, not synced", "sqlite over a door", "memory", *SHARED])
+@pytest.fixture(params=["sqlite", "sqlite, not synced", "sqlite over a disk", "memory", *SHARED])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         metadata = MemoryMetadata()
         return Backend(lambda: MemoryStore(metadata))
-    if request.param == "sqlite over a door":
-        return _over_a_door()
+    if request.param == "sqlite over a disk":
+        return _over_a_disk()
     if request.param == "leased":
         return _leased()
     if request.param == "etcd":
@@ -142,7 +145,7 @@ def test_a_new_store_is_empty(backend: Backend) -> None:
     assert asyncio.run(_items(backend)) == {}
 
 
-def test_what_was_committed_is_there_after_reopening(backend: Backend) -> None:
+def test_what_was_committed_is_present_after_reopening(backend: Backend) -> None:
     async def body() -> None:
         store = backend.make()
         await store.open()
@@ -165,8 +168,8 @@ def test_items_come_sorted_by_key(backend: Backend) -> None:
     asyncio.run(body())
 
 
-def test_readers_and_writers_of_any_name_are_kept_each_for_itself(backend: Backend) -> None:
-    """A name is a part of a key: one that begins like another, sorts unlike bytes, or is long, is a key of its own."""
+def test_readers_and_writers_of_any_name_are_kept_separately(backend: Backend) -> None:
+    """A name is part of a key: one that is a prefix of another, sorts unlike bytes, or is long, is a key of its own."""
     names = ["a", "a a", "aa", "a~", "ü", "𝄞" * 200, "%s", "A", "."]
     one, two = TopicID(1), TopicID(2)
     view = ClusterView(ClusterID(1), 1)
@@ -219,7 +222,7 @@ def test_every_opening_takes_a_larger_term(backend: Backend) -> None:
 
 
 def test_a_later_opening_fences_the_earlier_one(backend: Backend) -> None:
-    """Law 7: whoever opened later owns the store; not one change of the earlier one arrives."""
+    """Law 7: the later opening owns the store; no change of the earlier one arrives."""
 
     async def body() -> None:
         first, second = backend.make(), backend.make()
@@ -238,7 +241,7 @@ def test_a_later_opening_fences_the_earlier_one(backend: Backend) -> None:
     asyncio.run(body())
 
 
-def test_a_store_that_is_not_open_takes_nothing(backend: Backend) -> None:
+def test_a_store_that_is_not_open_accepts_nothing(backend: Backend) -> None:
     async def body() -> None:
         store = backend.make()
         with pytest.raises(Unavailable):
@@ -266,7 +269,7 @@ CHANGES = st.one_of(
 def test_a_store_is_a_map_whose_changes_apply_in_order(backend: Backend, commits: list[list[Change]]) -> None:
     async def body() -> None:
         store = backend.make()
-        expected = dict((await store.open()).items)  # examples share the store: go on from what is there
+        expected = dict((await store.open()).items)  # examples share the store: continue from its contents
         for changes in commits:
             await store.commit(changes)
             for change in changes:
@@ -282,8 +285,9 @@ def test_a_store_is_a_map_whose_changes_apply_in_order(backend: Backend, commits
     asyncio.run(body())
 
 
-def test_a_commit_larger_than_any_transaction_is_whole(backend: Backend) -> None:
-    """etcd takes 128 operations and 1.5 MiB at a time: what is more is still all or nothing, and large values come back whole."""
+def test_a_commit_larger_than_any_transaction_is_complete(backend: Backend) -> None:
+    """etcd accepts 128 operations and 1.5 MiB at a time: a larger commit is still all or nothing, and large values come
+    back complete."""
 
     async def body() -> None:
         numbers = random.Random(1)
@@ -312,7 +316,7 @@ def test_a_commit_larger_than_any_transaction_is_whole(backend: Backend) -> None
 # --- Those that several share ------------------------------------------------------------------------------------------
 
 
-def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Backend) -> None:
+def test_the_second_waits_until_the_first_closes_and_knows_the_leader(shared: Backend) -> None:
     async def body() -> None:
         first, second = shared.make(), shared.make()
         one = await first.open("first:1")
@@ -333,7 +337,7 @@ def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Ba
     asyncio.run(body())
 
 
-def test_everyone_who_leads_or_waits_is_listed(shared: Backend) -> None:
+def test_the_leader_and_all_candidates_are_listed(shared: Backend) -> None:
     async def body() -> None:
         first, second = shared.make(), shared.make()
         await first.open("first:1")
@@ -350,7 +354,7 @@ def test_everyone_who_leads_or_waits_is_listed(shared: Backend) -> None:
     asyncio.run(body())
 
 
-def test_a_leader_whose_key_is_gone_hears_of_it_at_the_next_commit(shared: Backend) -> None:
+def test_a_leader_whose_key_is_gone_learns_it_at_the_next_commit(shared: Backend) -> None:
     async def body() -> None:
         store = shared.make()
         await store.open("first:1")

@@ -1,4 +1,7 @@
-"""The contract of Transport (varlog.rpc.transport), kept alike by every one: order, answers, errors, ends, back-pressure."""
+"""The contract of Transport (varlog.rpc.transport), kept alike by every one.
+
+Order, replies, errors, ends, back-pressure.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 class Service:
-    """A server that remembers what came, and answers with `answer`, or keeps the call if there is none."""
+    """A server that records what came, and answers with `answer`, or keeps the call pending if there is none."""
 
     def __init__(self, answer: Callable[[Call, Message, bytearray], None] | None = None) -> None:
         self.came: list[tuple[Message, bytes]] = []
@@ -155,7 +158,7 @@ def test_payloads_of_any_size_go_both_ways_unharmed(world: World, size: int) -> 
     world(body)
 
 
-def test_a_payload_belongs_to_who_receives_it(world: World) -> None:
+def test_a_payload_belongs_to_its_receiver(world: World) -> None:
     def scribble(call: Call, message: Message, payload: bytearray) -> None:
         answer = bytes(payload)
         payload[:] = b"x" * len(payload)
@@ -221,7 +224,7 @@ def test_one_way_messages_and_calls_go_in_both_directions(world: World) -> None:
     world(body)
 
 
-def test_a_side_that_serves_nothing_says_so(world: World) -> None:
+def test_a_side_that_serves_nothing_refuses_calls(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service(echo)
         async with served(service, there, here) as (client, _):
@@ -252,12 +255,12 @@ def test_a_one_way_message_that_fails_ends_its_connection_and_no_other(world: Wo
     world(body)
 
 
-def test_closing_ends_the_calls_under_way_and_is_told_once_on_both_sides(world: World) -> None:
+def test_closing_ends_the_calls_in_flight_and_is_signalled_once_on_both_sides(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            told: list[str] = []
-            client.on_close(lambda: told.append("client"))
+            closed_by: list[str] = []
+            client.on_close(lambda: closed_by.append("client"))
             asked = [asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S)) for _ in range(5)]
             await wait_until(lambda: len(service.kept) == 5)
             client.close()
@@ -272,11 +275,11 @@ def test_closing_ends_the_calls_under_way_and_is_told_once_on_both_sides(world: 
             assert not lost.value.sent
             with pytest.raises(ConnectionLost):
                 await client.wait_writable()
-            await wait_until(lambda: service.closes == 1 and bool(told))
+            await wait_until(lambda: service.closes == 1 and bool(closed_by))
             client.close()
-            client.on_close(lambda: told.append("late"))
-            await wait_until(lambda: len(told) == 2)
-            assert told == ["client", "late"]
+            client.on_close(lambda: closed_by.append("late"))
+            await wait_until(lambda: len(closed_by) == 2)
+            assert closed_by == ["client", "late"]
             assert service.connections[0].closed
             assert service.closes == 1
 
@@ -287,16 +290,16 @@ def test_a_connection_closed_by_the_server_ends_the_calls_of_the_client(world: W
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            told: list[str] = []
-            client.on_close(lambda: told.append("client"))
+            closed_by: list[str] = []
+            client.on_close(lambda: closed_by.append("client"))
             asked = asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: bool(service.kept))
             service.connections[0].close()
             with pytest.raises(ConnectionLost) as lost:
                 await asked
             assert lost.value.sent
-            await wait_until(lambda: bool(told))
-            assert (told, client.closed) == (["client"], True)
+            await wait_until(lambda: bool(closed_by))
+            assert (closed_by, client.closed) == (["client"], True)
 
     world(body)
 
@@ -333,7 +336,7 @@ def test_a_closed_server_closes_its_connections_and_frees_its_address(world: Wor
     world(body)
 
 
-def test_nobody_listens_means_certainly_not_sent(world: World) -> None:
+def test_without_a_listener_a_call_was_certainly_not_sent(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         server = await there.serve(ADDRESS, Service().make_handler)
         await server.close()
@@ -386,7 +389,7 @@ def test_a_caller_that_is_cancelled_leaves_the_connection_in_order(world: World)
     world(body)
 
 
-def test_an_answer_after_the_asker_left_is_harmless(world: World) -> None:
+def test_a_reply_after_the_caller_left_is_harmless(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, server):
@@ -426,7 +429,7 @@ def test_a_call_is_answered_once(world: World) -> None:
     world(body)
 
 
-def test_what_is_over_the_limit_is_refused_where_it_is_sent(world: World) -> None:
+def test_a_message_over_the_limit_is_refused_by_its_sender(world: World) -> None:
     def answer(call: Call, message: Message, payload: bytearray) -> None:
         call.reply(DONE, bytes(FRAME_BYTES_MAX + 1) if payload else b"")
 
@@ -443,8 +446,8 @@ def test_what_is_over_the_limit_is_refused_where_it_is_sent(world: World) -> Non
     world(body)
 
 
-def test_a_server_that_does_not_answer_stops_those_who_ask(world: World) -> None:
-    """What one connection can make a server hold is bounded, and nothing is lost: the rest waits at the sender."""
+def test_a_server_that_does_not_answer_stops_its_callers(world: World) -> None:
+    """What one connection can make a server buffer is bounded, and nothing is lost: the rest waits at the sender."""
 
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
@@ -454,7 +457,7 @@ def test_a_server_that_does_not_answer_stops_those_who_ask(world: World) -> None
                 asyncio.create_task(client.call(APPEND, payload, timeout_s=DEADLINE_S)) for _ in range(120)
             ]
             await wait_until(lambda: service.kept_bytes >= CONNECTION_REQUEST_BYTES_MAX)
-            # Another connection is not held up; its calls give the first one every chance to go on.
+            # Another connection is not blocked; its calls give the first one every opportunity to continue.
             other = await here.connect(server.address, timeout_s=DEADLINE_S)
             for _ in range(50):
                 asking = asyncio.create_task(other.call(APPEND, timeout_s=DEADLINE_S))
@@ -477,7 +480,7 @@ def test_a_server_that_does_not_answer_stops_those_who_ask(world: World) -> None
     world(body)
 
 
-def test_a_receiver_that_is_held_up_stops_a_stream_of_one_way_messages(world: World) -> None:
+def test_a_blocked_receiver_stops_a_stream_of_one_way_messages(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
@@ -520,7 +523,7 @@ def test_waiting_to_write_ends_when_the_connection_does(world: World) -> None:
             await wait_until(lambda: service.kept_bytes >= CONNECTION_REQUEST_BYTES_MAX)
             waiting = asyncio.create_task(client.wait_writable())
             await asyncio.sleep(0)
-            while waiting.done():  # the kernel still takes some
+            while waiting.done():  # the kernel still accepts some
                 waiting = asyncio.create_task(client.wait_writable())
                 await asyncio.sleep(0)
             client.close()

@@ -1,4 +1,7 @@
-"""The worlds that the transport suite runs in: each runs a body with the server's transport and the client's."""
+"""The environments of the transport suite.
+
+Each runs a body with the server's transport and the client's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The dashboard in a headless Chromium: a visit that fails if the page complains, or asks any machine but this one."""
+"""The dashboard in a headless Chromium.
+
+A visit fails if the page reports an error or contacts any machine but this one.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,16 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# Only so that nothing hangs: a machine with other work may stand still for ten seconds, and more than once.
+# Only a guard against hanging: a busy machine may pause for ten seconds, and more than once.
 WAIT_MS = 90_000
 # Of a whole story: below the time after which pytest ends the worker.
 STORY_S = 240.0
-# What Chromium itself says of an answer that is no 2xx: some tests ask for what is not there.
+# What Chromium itself logs for a response that is not 2xx: some tests request what does not exist.
 REFUSED = "Failed to load resource"
 
 
 def chromium() -> str:
-    """The browser of this machine; without one, these tests are the only ones that may be skipped, and they say so."""
+    """The browser of this machine; without one, these tests are skipped with that reason, the only ones that may be."""
     named = os.environ.get("VARLOG_CHROMIUM", "")
     found = next(filter(None, (shutil.which(name) for name in ([named] if named else NAMES))), None)
     if found is None:
@@ -74,7 +77,7 @@ class Visit:
         await self.page.wait_for_selector("html[data-health]", state="attached")
 
     async def wait(self, selector: str, *, text: str | None = None, gone: bool = False) -> None:
-        """Until it is there to be seen (with this text in it), or is not."""
+        """Wait until it is visible (with this text in it), or hidden."""
         found = self.page.locator(selector, has_text=text).first
         await found.wait_for(state="hidden" if gone else "visible")
 
@@ -82,20 +85,21 @@ class Visit:
         await self.page.wait_for_selector(f"html[data-health='{level}']", state="attached")
 
     async def wait_count(self, selector: str, count: int) -> None:
-        """Until there are as many of them as this, seen or not."""
+        """Wait until this many of them exist, visible or not."""
         await expect(self.page.locator(selector)).to_have_count(count, timeout=WAIT_MS)
 
     async def wait_true(self, script: str) -> None:
-        """Until some JavaScript says so."""
+        """Wait until this JavaScript is true."""
         await self.page.wait_for_function(script)
 
     async def close_dialog(self) -> None:
-        """By Escape, until the page has been told: browsers tell it some time after the dialog is gone for the eye."""
+        """Close by Escape and wait until the page has received the event, which comes some time after the dialog has
+        disappeared."""
         await self.page.keyboard.press("Escape")
         await self.wait_count("dialog", 0)
 
     async def record(self, selector: str) -> None:
-        """Keep every text that this element has from now on: some are shown for a moment only."""
+        """Record every text that this element has from now on: some are shown only for a moment."""
         await self.page.evaluate(
             """(selector) => {
               const element = document.querySelector(selector);
@@ -146,7 +150,7 @@ async def visit(
     motion: Literal["reduce", "no-preference"] = "reduce",
     refusals: bool = False,
 ) -> AsyncIterator[Visit]:
-    """A visitor with a fresh profile. `refusals`: answers that are errors are part of this story."""
+    """A visitor with a fresh profile. `refusals`: error responses are part of this story."""
     context = await opened.new_context(
         viewport={"width": width, "height": height}, color_scheme=colours, reduced_motion=motion
     )

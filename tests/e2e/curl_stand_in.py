@@ -1,4 +1,7 @@
-"""As much of curl as the pages use, for machines that have none: it is run as a program by shell.py."""
+"""The part of curl that the pages use, for machines without it.
+
+shell.py runs it as a program.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Hosts: machines as namespaces, each with its own network, processes, name and copy of the file system.
+"""Hosts: machines as namespaces on this one.
 
-Nothing of them has a name outside: network, mounts and processes live in namespaces that a process of this one keeps
-open, and end with it, also when this process is killed. The addresses exist only between the hosts, so they collide
+Each has its own network, processes, name and copy of the file system. Nothing of them is visible outside: network,
+mounts and processes live in namespaces that a child of this process keeps open, and end with it, also when this
+process is killed. The addresses exist only between the hosts, so they collide
 with nothing. It needs root, `ip`, `unshare` and `nsenter`, and an overlay file system.
 """
 
@@ -46,11 +47,11 @@ exec chroot "$root" sh -c 'echo {_TAKEN}; while read -r line; do :; done'
 
 
 class NoHosts(Exception):
-    """This machine, or this user, cannot have them; the message says what was refused."""
+    """This machine, or this user, cannot create them; the message names what was refused."""
 
 
 class Host:
-    """One of them. Commands run as root, in a login shell."""
+    """One host. Commands run as root, in a login shell."""
 
     def __init__(self, name: str, address: str, pid: int) -> None:
         self.name = name
@@ -129,7 +130,7 @@ def install(host: Host) -> None:
 
 
 def etcd_programs() -> list[Path]:
-    """etcd, and etcdctl if there is one: beside it, or in the wheel."""
+    """etcd, and etcdctl if it exists: beside it, or in the wheel."""
     beside = find_etcd().with_name("etcdctl")
     if beside.exists():
         return [find_etcd(), beside]
@@ -140,7 +141,7 @@ def etcd_programs() -> list[Path]:
 
 @contextmanager
 def _namespaces(kinds: Sequence[str], script: str, *arguments: str) -> Iterator[int]:
-    """The process id of a shell that has run the script in new namespaces of these kinds. Its end is theirs."""
+    """The process id of a shell that has run the script in new namespaces of these kinds. They end with it."""
     try:
         process = subprocess.Popen(
             ["unshare", *kinds, "sh", "-c", script, "sh", *arguments],

@@ -1,4 +1,4 @@
-"""Pages of documentation as tests see them: blocks of code, what stands below them, and how they are run."""
+"""Pages of documentation as tests see them: blocks of code and how they are run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: what kind ("" where none is said), what is in it, its line, and what the page says it prints."""
+    """A fenced block: its kind ("" if none is given), its contents, its line, and what the page shows as its output."""
 
     page: str
     language: str
@@ -35,7 +35,7 @@ def page(name: str) -> str:
 
 
 def blocks(name: str) -> list[Block]:
-    """All blocks of a page. One of `text` tells what the one before it prints."""
+    """All blocks of a page. A `text` block is the output of the one before it."""
     content = page(name)
     found: list[Block] = []
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", content, re.DOTALL | re.MULTILINE):
@@ -48,7 +48,7 @@ def blocks(name: str) -> list[Block]:
 
 
 def broken_links(name: str) -> list[str]:
-    """Links of a page that lead to no file, and to no heading of its own."""
+    """Links of a page that lead to no file, or to no heading of its own."""
     content = page(name)
     headings = {
         re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
@@ -65,8 +65,8 @@ def lines(text: str) -> list[str]:
 
 
 async def run_typed(block: Block, names: dict[str, object], said: Callable[[str], str]) -> str:
-    """Run a block as `python -m asyncio` does, where `await` stands outside of functions; what it prints. `said` is what the page
-    says, said for this place."""
+    """Run a block as `python -m asyncio` does, where `await` stands outside of functions; returns what it prints.
+    `said` is the page's expected output, adapted to this machine."""
     out = io.StringIO()
     # Lines as in the page, so that a traceback leads there.
     source = "\n" * (block.line - 1) + said(block.code)

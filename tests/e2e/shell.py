@@ -1,4 +1,4 @@
-"""A shell that types what a page shows, `curl` and `varlog` as printed, against servers that listen elsewhere than it says."""
+"""A shell that types what a page shows, against servers that listen elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).with_name("curl_stand_in.py")
 
 @dataclass(frozen=True)
 class Typed:
-    """One line that is typed, and what the page shows below it."""
+    """One typed line, and the output that the page shows below it."""
 
     command: str
     shown: str
@@ -40,8 +40,8 @@ def typed_in(block: Block) -> Iterator[Typed]:
 
 
 class Shell:
-    """`ports`: where what the page has at a port of 127.0.0.1 really is. curl is told so by its own settings; what it prints, and
-    what `varlog` prints, is told as the page would."""
+    """`ports`: the real port for each port of 127.0.0.1 on the page. curl is configured accordingly; its output, and
+    that of `varlog`, is translated back."""
 
     def __init__(self, directory: Path, ports: Mapping[int, int], *, real_curl: bool = True) -> None:
         self._directory = directory
@@ -70,21 +70,21 @@ class Shell:
         }
 
     def run(self, command: str) -> str:
-        """What it prints, by whichever way, as the page would show it."""
+        """Everything it prints, as the page would show it."""
         return self._run(["sh", "-c", command])
 
     def run_python(self, code: str) -> str:
-        """The same of a program, which finds its cluster where it is."""
+        """The same for a program, which finds its cluster where it is."""
         for said, real in self._ports.items():
             code = code.replace(f"127.0.0.1:{said}", f"127.0.0.1:{real}")
         return self._run([sys.executable, "-c", code])
 
-    def as_shown(self, told: str) -> str:
-        """With the ports that the page has, and its directory."""
-        told = told.replace(str(self._directory), HOME)
+    def as_shown(self, printed: str) -> str:
+        """With the page's ports and directory."""
+        printed = printed.replace(str(self._directory), HOME)
         for said, real in self._ports.items():
-            told = told.replace(f"127.0.0.1:{real}", f"127.0.0.1:{said}")
-        return told
+            printed = printed.replace(f"127.0.0.1:{real}", f"127.0.0.1:{said}")
+        return printed
 
     def _run(self, command: list[str]) -> str:
         ran = subprocess.run(
@@ -100,10 +100,10 @@ class Shell:
         return self.as_shown(ran.stdout)
 
 
-def alike(told: str, shown: str, *, masks: Mapping[str, str] = NO_MASKS) -> bool:
-    """Whether both are the same, but for times, spaces, what the masks replace, and what the page leaves out: a line of its own
-    with an ellipsis."""
-    ours, theirs = _lines(told, masks), _lines(shown, masks)
+def alike(printed: str, shown: str, *, masks: Mapping[str, str] = NO_MASKS) -> bool:
+    """Whether both are the same, except for times, spaces, what the masks replace, and what the page omits: a line of
+    its own with an ellipsis."""
+    ours, theirs = _lines(printed, masks), _lines(shown, masks)
     if MORE not in theirs:
         return ours == theirs
     begin, end = theirs[: theirs.index(MORE)], theirs[theirs.index(MORE) + 1 :]

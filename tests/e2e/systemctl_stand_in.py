@@ -1,7 +1,8 @@
-"""`systemctl` and `journalctl` for hosts of tests: runs the ExecStart of a unit, and restarts it as the unit asks.
+"""`systemctl` and `journalctl` for the hosts of tests.
 
-Known: daemon-reload, enable, enable --now, start, stop, restart, is-active; EnvironmentFile, StateDirectory, Restart,
-RestartSec. Users and the hardening of a unit are not applied: the interpreter of a test may be readable by root alone.
+Runs the ExecStart of a unit, and restarts it as the unit requires. Known: daemon-reload, enable, enable --now, start,
+stop, restart, is-active; EnvironmentFile, StateDirectory, Restart, RestartSec. Users and the hardening of a unit are
+not applied: the interpreter of a test may be readable by root alone.
 """
 
 from __future__ import annotations

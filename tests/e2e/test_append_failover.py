@@ -1,4 +1,7 @@
-"""A whole cluster in one process, whose nodes are killed under load: every append ends at one position."""
+"""A whole cluster in one process, whose nodes are killed under load.
+
+Every append ends at one position.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class InProcessCluster:
         await self.nodes[node].start()
 
     async def kill_node(self, node: int) -> None:
-        """Its connections break at once; nobody under way is answered."""
+        """Its connections break at once; appends in flight get no reply."""
         await self.nodes.pop(node).stop()
 
     async def stop(self) -> None:
@@ -93,48 +96,52 @@ class InProcessCluster:
         return log
 
 
-async def append_while(log: Log, name: int, going: Callable[[], bool], told: dict[bytes, Position]) -> None:
+async def append_while(
+    log: Log, name: int, going: Callable[[], bool], positions: dict[bytes, Position]
+) -> None:
     """One append after the other, alone or in pairs; each must be answered, whatever happens."""
     number = 0
     while going():
         number += 1
         one, two = (b"%d/%d/%s" % (name, number, part) for part in (b"a", b"b"))
         if number % 3:
-            told[one] = await log.append(one)
+            positions[one] = await log.append(one)
         else:
             first = (await log.append_batch([one, two])).first
-            told[one] = first
-            told[two] = Position(first.glsn + 1, first.llsn + 1, first.log_stream)  # type: ignore[arg-type]
+            positions[one] = first
+            positions[two] = Position(first.glsn + 1, first.llsn + 1, first.log_stream)  # type: ignore[arg-type]
 
 
-async def check_everything_is_there_once(log: Log, told: dict[bytes, Position]) -> None:
+async def check_everything_is_present_once(log: Log, positions: dict[bytes, Position]) -> None:
     tail = await log.tail()
     found: dict[bytes, Position] = {}
     async for entry in log.subscribe(1, tail + 1):
         assert entry.data not in found, f"{entry.data!r} is in the log twice"
         found[entry.data] = entry.position
-    assert found == told
+    assert found == positions
 
 
 @pytest.mark.parametrize("streams", [1, 2])
 def test_every_append_resolves_to_one_position_while_primaries_are_killed(
     tmp_path: Path, seed: int, streams: int
 ) -> None:
-    """R-ORD-7, R-FAIL-1. One stream: appends wait for it. Two: they go on in the other one, once their outcome
-    is known."""
+    """R-ORD-7, R-FAIL-1. One stream: appends wait for it. Two: they continue in the other one, once their outcome is
+    known."""
 
     async def story() -> None:
         random = Random(seed)
         cluster = InProcessCluster(tmp_path, seed)
         await cluster.start()
         log = await cluster.connect(streams)
-        told: dict[bytes, Position] = {}
+        positions: dict[bytes, Position] = {}
         killing = True
-        clients = [asyncio.create_task(append_while(log, name, lambda: killing, told)) for name in range(16)]
+        clients = [
+            asyncio.create_task(append_while(log, name, lambda: killing, positions)) for name in range(16)
+        ]
         for _ in range(3):
-            before = len(told)
+            before = len(positions)
             async with asyncio.timeout(TIMEOUT_S):
-                while len(told) < before + 50:
+                while len(positions) < before + 50:
                     await asyncio.sleep(0.001)
                 victim = int(random.choice(log.streams).primary)
                 await cluster.kill_node(victim)
@@ -143,18 +150,18 @@ def test_every_append_resolves_to_one_position_while_primaries_are_killed(
                 await log.connector.wait_running()
         killing = False
         await asyncio.gather(*clients)
-        await check_everything_is_there_once(log, told)
+        await check_everything_is_present_once(log, positions)
         await log.close()
         await cluster.stop()
 
     asyncio.run(asyncio.wait_for(story(), STORY_S))
 
 
-def test_answers_that_are_lost_after_the_append_was_ordered_double_nothing(
+def test_replies_lost_after_the_append_was_ordered_duplicate_nothing(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-ORD-7: every few appends the connection breaks right after the primary took the batch: the client must
-    find its position."""
+    """R-ORD-7: every few appends the connection breaks right after the primary accepted the batch: the client must find
+    its position."""
     take, taken = Replica.append, [0]
 
     def break_behind(replica: Replica, call: object, request: Append, batch: bytearray) -> None:
@@ -169,14 +176,15 @@ def test_answers_that_are_lost_after_the_append_was_ordered_double_nothing(
         cluster = InProcessCluster(tmp_path, seed)
         await cluster.start()
         log = await cluster.connect(2)
-        told: dict[bytes, Position] = {}
+        positions: dict[bytes, Position] = {}
         clients = [
-            asyncio.create_task(append_while(log, name, lambda: len(told) < 400, told)) for name in range(8)
+            asyncio.create_task(append_while(log, name, lambda: len(positions) < 400, positions))
+            for name in range(8)
         ]
         await asyncio.gather(*clients)
         assert taken[0] > 20
-        await check_everything_is_there_once(log, told)
-        assert {position.log_stream for position in told.values()} <= {LogStreamID(1), LogStreamID(2)}
+        await check_everything_is_present_once(log, positions)
+        assert {position.log_stream for position in positions.values()} <= {LogStreamID(1), LogStreamID(2)}
         await log.close()
         await cluster.stop()
 

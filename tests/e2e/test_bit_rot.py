@@ -1,4 +1,7 @@
-"""A whole cluster in one process, on real files: bits rot on one replica, every entry is read, and the files are equal again."""
+"""Bit rot on one replica of a whole cluster in one process, on real files.
+
+Every entry is read, and the files are equal again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ TIMEOUT_S = 90.0
 
 
 class Cluster:
-    """Three nodes whose scrub never rests, a repository, a manager; small segments, so that most are closed."""
+    """Three nodes that scrub continuously, a repository, a manager; small segments, so that most are closed."""
 
     def __init__(self, root: Path, *, scrub: bool) -> None:
         self._root = root
@@ -42,7 +45,7 @@ class Cluster:
         repository = MetadataRepositoryConfig(CLUSTER, "repository")
         self._repository = MetadataRepository(repository, store, self._environment, self._transport)
         addresses = tuple(f"node{node}" for node in NODES)
-        # Nobody hangs here: a machine that does must not be taken for a node, which would be sealed out.
+        # No node hangs here: a machine that pauses must not be taken for a dead node, which would be sealed out.
         config = ManagerConfig(
             CLUSTER, "repository", "manager", nodes=addresses, heartbeat_s=0.05, node_timeout_s=TIMEOUT_S
         )
@@ -90,7 +93,7 @@ class Cluster:
         return await connect_admin(self._transport, self._environment, "repository")
 
     def segments(self, node: int) -> dict[str, bytes]:
-        """What is written in each segment file of a node."""
+        """The contents of each segment file of a node."""
         files = sorted((self._root / f"volume{node}").rglob("*.seg"))
         return {path.name: path.read_bytes().rstrip(b"\0") for path in files}
 
@@ -133,15 +136,15 @@ EVERYTHING = [entry(number) for number in range(1, ENTRIES + 1)]
 
 
 def run(work: Awaitable[None]) -> None:
-    async def told() -> None:
+    async def check() -> None:
         await asyncio.wait_for(work, 2 * TIMEOUT_S)
 
-    asyncio.run(told())
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("scrub", [True, False], ids=["scrubbed", "read"])
-def test_rot_is_read_around_found_and_mended(tmp_path: Path, seed: int, scrub: bool) -> None:
-    """With the scrub nobody need read it; without, readers tell. The stream runs all the while."""
+def test_rot_is_read_around_found_and_repaired(tmp_path: Path, seed: int, scrub: bool) -> None:
+    """With the scrub, no reader is needed; without it, readers report it. The stream runs throughout."""
 
     async def story() -> None:
         cluster = Cluster(tmp_path, scrub=scrub)
@@ -154,7 +157,7 @@ def test_rot_is_read_around_found_and_mended(tmp_path: Path, seed: int, scrub: b
             if not scrub:
 
                 async def read_until_equal() -> bool:
-                    async with await cluster.connect() as another:  # each begins with a replica by chance
+                    async with await cluster.connect() as another:  # each begins with a random replica
                         assert await read_all(another) == EVERYTHING
                     return await all_equal(cluster)
 
@@ -170,7 +173,8 @@ def test_rot_is_read_around_found_and_mended(tmp_path: Path, seed: int, scrub: b
 
 
 def test_a_node_that_restarts_over_rot_finds_it_again(tmp_path: Path, seed: int) -> None:
-    """It rots while the node is down, and in what was being mended: noted damage is forgotten with the process, and found again."""
+    """Bytes rot while the node is down, and in what was being repaired: known damage is forgotten with the process, and
+    found again."""
 
     async def story() -> None:
         cluster = Cluster(tmp_path, scrub=True)
@@ -196,7 +200,7 @@ def test_a_node_that_restarts_over_rot_finds_it_again(tmp_path: Path, seed: int)
                     return len(replicas) == 3 and all(r.state == "running" and not r.damage for r in replicas)
 
                 await until(well)
-            assert (await log.append(b"it goes on")).glsn == ENTRIES + 1
+            assert (await log.append(b"it continues")).glsn == ENTRIES + 1
         await cluster.stop()
 
     run(story())

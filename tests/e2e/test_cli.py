@@ -1,4 +1,7 @@
-"""The commands as processes: `varlog up`, `varlog demo`, and how `vsn`, `vmr` and `vmc` refuse to start."""
+"""The commands as processes.
+
+`varlog up`, `varlog demo`, and how `vsn`, `vmr` and `vmc` refuse to start.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,9 @@ def vsn(*volumes: Path, cluster: int = 1, node: int = 1, more: tuple[str, ...] =
 
 @contextmanager
 def running(arguments: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that has said `ready`, and its address."""
-    with started(arguments, "ready", module="varlog.cli.serve") as (process, told):
-        yield process, told.split()[1]
+    """A process that has printed `ready`, and its address."""
+    with started(arguments, "ready", module="varlog.cli.serve") as (process, ready):
+        yield process, ready.split()[1]
 
 
 def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
@@ -68,7 +71,7 @@ def test_a_volume_that_is_missing_a_file_or_read_only_is_named(tmp_path: Path) -
     """R-SN-1."""
     file = tmp_path / "file"
     file.write_text("")
-    for volume in (tmp_path / "missing", file, Path("/proc")):  # nobody writes there, not even root
+    for volume in (tmp_path / "missing", file, Path("/proc")):  # not writable, not even by root
         assert str(volume) in refused(vsn(volume))
 
 
@@ -86,11 +89,11 @@ def test_the_same_stream_under_two_volumes_is_refused_with_both_paths(tmp_path: 
     for volume in (first, second):
         path = volume / "cid=1" / "snid=1" / "lsid=5"
         LogStore.create(OsDisk(), path, topic=TopicID(1), log_stream=LogStreamID(5)).close()
-    told = refused(vsn(first, second))
-    assert str(first) in told and str(second) in told
+    printed = refused(vsn(first, second))
+    assert str(first) in printed and str(second) in printed
 
 
-def test_error_if_exists_keeps_off_data_that_is_there(tmp_path: Path) -> None:
+def test_error_if_exists_refuses_existing_data(tmp_path: Path) -> None:
     """R-SN-5."""
     with running(vsn(tmp_path, more=("--error-if-exists",))) as (process, _):
         assert stop(process) == 0
@@ -138,7 +141,7 @@ def test_an_impossible_id_is_wrong_usage(number: str, tmp_path: Path) -> None:
     assert number in refused(vsn(tmp_path, node=int(number)), code=2)
 
 
-def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_address_is_named(tmp_path: Path) -> None:
     assert "nonsense" in refused(vsn(tmp_path, more=("--listen=nonsense",)))
 
 
@@ -162,17 +165,17 @@ def test_a_foreign_cluster_is_refused_by_manager_node_and_client(tmp_path: Path)
     volume.mkdir()
     vmr = ["vmr", "start", "--cluster-id=1", "--listen=127.0.0.1:0", f"--store={store}"]
     with running(vmr) as (_, repository), running(vsn(volume, cluster=2)) as (_, node):
-        told = refused(
+        printed = refused(
             ["vmc", "start", "--cluster-id=2", f"--repository={repository}", "--listen=127.0.0.1:0"]
         )
-        assert repository in told and "cluster 1" in told
+        assert repository in printed and "cluster 1" in printed
         vmc = ["vmc", "start", "--cluster-id=1", f"--repository={repository}", "--listen=127.0.0.1:0"]
         with running(vmc):
             wait(lambda: _manager_known(repository), "the manager is known")
             done = command("varlog.cli", ["node", "add", node, "--cluster", repository])
             assert done.returncode == 2 and "cluster 2" in done.stderr, done.stderr
-            told = command("varlog.cli", ["topic", "create", "orders", "--cluster", repository]).stderr
-            assert "3 replicas need 3 living storage nodes, and there are 0" in told
+            printed = command("varlog.cli", ["topic", "create", "orders", "--cluster", repository]).stderr
+            assert "3 replicas need 3 living storage nodes, and there are 0" in printed
 
 
 def _manager_known(repository: str) -> bool:
@@ -184,8 +187,8 @@ def _manager_known(repository: str) -> bool:
 
 @contextmanager
 def up(directory: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`varlog up` that is ready, and the address of its cluster. However the body ends, nothing may be left
-    of it."""
+    """A `varlog up` that is ready, and the address of its cluster. However the body ends, no process may be left
+    behind."""
     with free_block() as port:
         arguments = ["up", f"--data={directory}", f"--port={port}", *more]
         with started(arguments, "Ctrl-C") as (process, _):
@@ -233,8 +236,8 @@ def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path)
     few = command("varlog.cli", ["up", f"--data={data}", "--nodes=1", "--port=20000"])
     assert few.returncode == 1 and "--nodes 3" in few.stderr
     with up(data, "--nodes=3") as (process, address):
-        told = command("varlog.cli", ["tail", "default", "--cluster", address]).stdout
-        assert told == "hello\nfrom python\n"
+        printed = command("varlog.cli", ["tail", "default", "--cluster", address]).stdout
+        assert printed == "hello\nfrom python\n"
         assert stop(process) == 0
 
 
@@ -248,7 +251,7 @@ def test_children_of_a_killed_supervisor_die_with_it(tmp_path: Path) -> None:
         assert living(children) == []
 
 
-def test_up_brings_back_what_died_and_says_so(tmp_path: Path) -> None:
+def test_up_restarts_what_died_and_reports_it(tmp_path: Path) -> None:
     with up(tmp_path, "--nodes=1") as (process, address):
         [node] = [found for found in children_of(process.pid) if "vsn" in found.cmdline()]
         os.kill(node.pid, signal.SIGKILL)
@@ -293,7 +296,7 @@ def test_demo_shows_that_nothing_is_lost_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    # Its step on Spark has tests of its own: starting Java takes longer than all of the rest.
+    # Its step on Spark has tests of its own: starting Java takes longer than everything else.
     done = command("varlog.cli", ["demo", "--no-spark"], timeout_s=2 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing was lost." in done.stdout

@@ -1,4 +1,7 @@
-"""varlog.connect: three storage nodes, a repository and a manager over TCP, in one loop thread, used from outside."""
+"""varlog.connect over TCP, in one loop thread, used from outside.
+
+Three storage nodes, a repository and a manager.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def test_the_wrong_cluster_and_a_silent_address_are_refused(tmp_path: Path) -> N
 
 
 def test_restarted_nodes_lose_nothing_and_a_subscriber_sees_each_entry_once(tmp_path: Path) -> None:
-    """R-READ-3 and R-FAIL-1 with clean restarts: appends may be refused meanwhile, never lost or doubled."""
+    """R-READ-3 and R-FAIL-1 with clean restarts: appends may be refused in the meantime, never lost or duplicated."""
     with (
         running(tmp_path, auto_create_topics=True) as (cluster, thread),
         varlog.connect(cluster.repository.address, topic="t", streams=2, timeout_s=30) as log,
@@ -57,7 +60,7 @@ def test_restarted_nodes_lose_nothing_and_a_subscriber_sees_each_entry_once(tmp_
                 try:
                     acknowledged[log.append(data).glsn] = data
                 except varlog.OutcomeUnknown:
-                    pass  # it may be there: the subscriber will tell
+                    pass  # it may be in the log: the subscriber will show
             thread.run(cluster.restart_node(round_ % 3))
             while len(seen) < len(acknowledged):
                 entry = next(follower)

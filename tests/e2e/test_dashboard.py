@@ -1,6 +1,7 @@
-"""The dashboard as people see it, in headless Chromium, over an embedded log: what it shows, and what it does only after a yes.
+"""The dashboard as people see it, in headless Chromium, over an embedded log.
 
-Every visit ends with two claims (browser.py): the page had no error, and it asked no machine but this one.
+What it shows, and what it does only after a confirmation. Every visit ends with two claims (browser.py): the page had
+no error, and it contacted no machine but this one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def with_visit(path: Path, story: Story, **options: Any) -> None:
 
 
 def test_entries_show_as_they_arrive(tmp_path: Path) -> None:
-    """Those that are there, and those that come while one looks, newest first, without a reload."""
+    """Existing entries, and those that arrive while the page is open, newest first, without a reload."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         log = await proxy.log()
@@ -92,7 +93,7 @@ def test_rates_and_latency_are_drawn_as_lines(tmp_path: Path) -> None:
 
 
 def test_a_fast_topic_is_sampled_and_not_followed(tmp_path: Path) -> None:
-    """What nobody can read is not sent: the newest of each second are, and the page stays quick."""
+    """Entries too fast to read are not sent: the newest of each second are, and the page stays quick."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         log = await proxy.log()
@@ -101,7 +102,7 @@ def test_a_fast_topic_is_sampled_and_not_followed(tmp_path: Path) -> None:
             await log.append_batch([b"%d/%d" % (batch, i) for i in range(500)])
             if "newest of each second" in await page.text("#pace"):
                 break
-        # Then it is quiet again, and what comes is followed.
+        # Then it is quiet again, and new entries are followed.
         await page.wait("#pace", text="live")
         await log.append(b"after the storm")
         await page.wait("#entries tr:first-child", text="after the storm")
@@ -110,7 +111,7 @@ def test_a_fast_topic_is_sampled_and_not_followed(tmp_path: Path) -> None:
     with_visit(tmp_path, story)
 
 
-def test_a_paused_list_stands_still_and_older_entries_can_be_fetched(tmp_path: Path) -> None:
+def test_a_paused_list_does_not_move_and_older_entries_can_be_fetched(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy, page: Visit) -> None:
         log = await proxy.log()
         await log.append_batch([b"entry %d" % i for i in range(1, 101)])
@@ -144,8 +145,8 @@ def test_named_readers_are_shown_with_their_lag(tmp_path: Path) -> None:
     with_visit(tmp_path, story)
 
 
-def test_what_an_entry_holds_is_never_run(tmp_path: Path) -> None:
-    """Whoever may append must not be able to act as whoever looks: markup is shown as it is written."""
+def test_the_contents_of_an_entry_are_never_run(tmp_path: Path) -> None:
+    """A person who may append must not be able to act as a person who looks: markup is shown as it is written."""
     markup = b"<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
@@ -162,13 +163,13 @@ def test_what_an_entry_holds_is_never_run(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
-    """By number, by words, in another topic; and from there to the next one and the one before."""
+    """By number, by words, in another topic; and from there to the next and the previous one."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
         await page.open()
         await page.wait("#entries tr", text='"order"')
-        # What "newest" means is known to the page by then.
+        # By now the page knows what "newest" means.
         await page.wait("#topics .newest", text="10")
 
         async def find(typed: str, expected: str) -> None:
@@ -195,7 +196,7 @@ def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
 
 
 def test_an_address_typed_while_an_entry_closes_is_followed(tmp_path: Path) -> None:
-    """Browsers tell the page of a close after it; by then somebody may be elsewhere."""
+    """Browsers report a close to the page after it; by then the user may be elsewhere."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
@@ -232,7 +233,7 @@ def test_a_position_without_an_entry_says_why_and_what_to_do(tmp_path: Path) -> 
 # --- actions ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_only_after_a_yes(tmp_path: Path) -> None:
+def test_a_topic_is_created_only_after_a_confirmation(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy, page: Visit) -> None:
         admin = await proxy.gateway.admin()
         await page.open()
@@ -255,7 +256,7 @@ def test_a_topic_is_made_only_after_a_yes(tmp_path: Path) -> None:
     with_visit(tmp_path, story)
 
 
-def test_a_refusal_of_an_action_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_refusal_of_an_action_is_shown_where_it_was_requested(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy, page: Visit) -> None:
         await page.open()
         await page.wait("#topics .name", text="orders")
@@ -268,14 +269,14 @@ def test_a_refusal_of_an_action_is_told_where_it_was_asked_for(tmp_path: Path) -
     with_visit(tmp_path, story, refusals=True)
 
 
-def test_a_log_stream_is_sealed_and_unsealed_only_after_a_yes(tmp_path: Path) -> None:
+def test_a_log_stream_is_sealed_and_unsealed_only_after_a_confirmation(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy, page: Visit) -> None:
         admin = await proxy.gateway.admin()
         await page.open()
         act = page.page.locator("tr[data-stream='1'] .act")
         await act.click()
         await page.wait("dialog", text="Seal log stream 1?")
-        # Nothing is done by an Enter that was meant for something else.
+        # An Enter that was meant for something else does nothing.
         await page.page.keyboard.press("Enter")
         await page.wait_count("dialog", 0)
         assert [stream.state for stream in await admin.streams()] == ["running"]
@@ -294,12 +295,13 @@ def test_a_log_stream_is_sealed_and_unsealed_only_after_a_yes(tmp_path: Path) ->
     with_visit(tmp_path, story)
 
 
-# --- for everybody ------------------------------------------------------------------------------------------------------
+# --- accessibility
+# ------------------------------------------------------------------------------------------------------
 
 BACKGROUND = "getComputedStyle(document.documentElement).backgroundColor"
 
 
-def test_light_and_dark_follow_the_system_until_somebody_chooses(tmp_path: Path) -> None:
+def test_light_and_dark_follow_the_system_until_the_user_chooses(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy, opened: Browser) -> None:
         async with visit(opened, origin(proxy)) as page:
             await page.open()
@@ -335,7 +337,7 @@ def test_nothing_is_cut_off_at_any_width(tmp_path: Path, width: int) -> None:
     with_visit(tmp_path, story, width=width)
 
 
-# The contrast of two colours as WCAG 2 counts it, of every text on the page against what is behind it.
+# The contrast of two colours as WCAG 2 defines it, of every text on the page against its background.
 CONTRAST = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
@@ -357,8 +359,8 @@ CONTRAST = """() => {
   };
   const poor = [];
   for (const element of document.querySelectorAll("body *:not(svg *)")) {
-    const told = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!told || !element.checkVisibility()) continue;
+    const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!hasText || !element.checkVisibility()) continue;
     const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
     const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
     const name = `${element.tagName}.${element.className} "${element.textContent.slice(0, 20)}"`;
@@ -376,7 +378,7 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, [role=
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_everything_can_be_read_and_has_a_name(tmp_path: Path, colours: str) -> None:
-    """Contrast of at least 4.5 (WCAG AA), and a name for a screen reader on whatever can be used."""
+    """Contrast of at least 4.5 (WCAG AA), and a name for a screen reader on every control."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         log = await proxy.log()

@@ -1,4 +1,7 @@
-"""The dashboard before a cluster of real processes: a node is killed and the page shows it, then shows it healed."""
+"""The dashboard in front of a cluster of real processes.
+
+A node is killed and the page shows it, then shows it healed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ async def cluster_with_proxy(path: Path) -> AsyncIterator[Supervisor]:
 
 
 def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
-    """R-FAIL-1, as somebody sees it who only looks: which node, which log streams, what the manager does, and that it is over."""
+    """R-FAIL-1, as a viewer sees it: which node, which log streams, what the manager does, and that it is over."""
 
     async def story() -> None:
         async with (
@@ -68,13 +71,13 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
             await page.wait("tr[data-stream='1'][data-state='sealed']")
             await page.wait("#events .now li", text="node 2 does not answer")
             assert (await page.page.title()).startswith("● varlog: Node 2 is away")
-            # What is there can still be read.
+            # Existing entries can still be read.
             await page.page.fill("#position", "1")
             await page.page.keyboard.press("Enter")
             await page.wait("dialog.inspector pre", text="before")
             await page.close_dialog()
 
-            # It is told for a few seconds.
+            # It is shown for a few seconds.
             await page.record("#health")
             await supervisor.restart("vsn-2")
             await page.wait_health("ok")
@@ -89,7 +92,7 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_gone_is_noticed_and_found_again(tmp_path: Path) -> None:
-    """What is shown is old then, and looks like it."""
+    """The displayed data are old then, and look like it."""
 
     async def story() -> None:
         async with (
@@ -116,8 +119,8 @@ def test_a_proxy_that_is_gone_is_noticed_and_found_again(tmp_path: Path) -> None
 
 
 def test_a_stopped_topic_shows_with_its_reason_and_its_remedy(tmp_path: Path) -> None:
-    """The repository was restored from an older copy while a node is away: in the top line, at its log streams and at the topic,
-    in words that are text to the page; and gone when the order was adopted."""
+    """The repository was restored from an older copy while a node is away: in the top line, at its log streams and at
+    the topic, in words that are text to the page; and gone when the order was adopted."""
 
     async def story() -> None:
         ports = free_ports(6)
@@ -158,7 +161,7 @@ def test_a_stopped_topic_shows_with_its_reason_and_its_remedy(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_what_the_page_says_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_path: Path) -> None:
+def test_what_the_page_shows_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_path: Path) -> None:
     """A prepared status with markup in every sentence: each is shown as it is, and nothing of it becomes an element."""
     mark = "<img src=x onerror=alert(1)>"
 
@@ -206,14 +209,15 @@ def test_what_the_page_says_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_
 
 # --- pictures for the documentation -------------------------------------------------------------------------------------
 
-# As long as the charts reach back; nobody looks at the charts where no picture is made.
+# The time span of the charts; it does not matter where no picture is taken.
 PICTURE_S = 150.0 if SCREENSHOTS else 2.0
 ITEMS = ("espresso", "flat white", "cortado", "filter", "matcha", "croissant")
 PEOPLE = ("Ada", "Grace", "Edsger", "Barbara", "Radia", "Ken", "Frances")
 
 
 def test_screenshot_of_a_cluster_at_work(tmp_path: Path) -> None:
-    """A little traffic, and a node that is lost and comes back. `make screenshot` keeps its pictures in docs/, light and dark."""
+    """A little traffic, and a node that is lost and comes back. `make screenshot` stores its pictures in docs/, light
+    and dark."""
 
     async def story() -> None:
         async with (
@@ -229,7 +233,7 @@ def test_screenshot_of_a_cluster_at_work(tmp_path: Path) -> None:
                 visit(opened, f"http://{supervisor.plan.proxy}", height=1030) as light,
                 visit(opened, f"http://{supervisor.plan.proxy}", height=1030, colours="dark") as dark,
             ):
-                work = [_shop(orders), _clicks(clicks), *(_reader(orders, *told) for told in READERS)]
+                work = [_shop(orders), _clicks(clicks), *(_reader(orders, *reader) for reader in READERS)]
                 tasks = [asyncio.create_task(one, name=f"traffic/{i}") for i, one in enumerate(work)]
                 for page in (light, dark):
                     await page.open("/#orders")
@@ -253,7 +257,7 @@ def test_screenshot_of_a_cluster_at_work(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-# How far apart a reader says where it is, and how many entries it has done with meanwhile.
+# The interval at which a reader reports its position, and how many entries it reads in between.
 READERS = (("billing", 0.5, 10_000), ("search-index", 1.0, 28), ("spark:archive", 6.0, 260))
 
 

@@ -1,4 +1,7 @@
-"""varlog.open: a whole cluster in one process on one directory, through the public names alone."""
+"""varlog.open: a whole cluster in one process on one directory.
+
+Through the public names alone.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
             assert [(entry.glsn, entry.data) for entry in log.subscribe(1, log.tail() + 1)] == written
 
 
-def test_a_sequenced_log_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_sequenced_log_continues_after_a_restart(tmp_path: Path) -> None:
     """R-SEQ-2: each time with another sequencer, which begins above everything that was written."""
     written = []
     for start in range(0, 30, 10):
@@ -83,16 +86,16 @@ def test_a_trim_survives_a_restart(tmp_path: Path) -> None:
         log.trim(2)
     with varlog.open(tmp_path) as log:
         for glsn in (1, 2):
-            with pytest.raises(varlog.Trimmed) as told:
+            with pytest.raises(varlog.Trimmed) as caught:
                 log.read(glsn)
-            assert told.value.oldest == 3
+            assert caught.value.oldest == 3
         with pytest.raises(varlog.Trimmed):
             next(log.subscribe(1))
         assert [entry.data for entry in log.subscribe(None, 4)] == [b"3"]
         assert log.append(b"4").glsn == 4
 
 
-def test_topics_are_logs_of_their_own(tmp_path: Path) -> None:
+def test_topics_are_separate_logs(tmp_path: Path) -> None:
     for topic in ("one", "two"):
         with varlog.open(tmp_path, topic=topic) as log:
             assert log.append(topic.encode()).glsn == 1
@@ -117,7 +120,7 @@ def test_an_identity_that_cannot_be_read_is_a_start_error_that_names_the_file(
         varlog.open(tmp_path)
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(varlog.StartupError, match="is not a directory"):
         varlog.open(tmp_path / "file")
@@ -202,7 +205,7 @@ with varlog.open(sys.argv[1], topic="t", streams=2) as log:
 
 @pytest.mark.process
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    """R-FAIL-1: killed again and again in the middle of appending, it opens again and has every acknowledged entry."""
+    """R-FAIL-1: killed repeatedly in the middle of appending, it opens again and has every acknowledged entry."""
     for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -231,7 +234,7 @@ def test_importing_varlog_is_light() -> None:
     assert done.stdout.split() == []
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in varlog.__all__:
         if name != "__version__":
             assert getattr(varlog, name) is not None

@@ -1,4 +1,7 @@
-"""Named readers and writers, and a topic's first position: through the client, over restarts and a kill -9 of the repository."""
+"""Named readers and writers, and a topic's first position, through the client.
+
+Over restarts and a kill -9 of the repository.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FIRST = 1_000
 
 
 def test_a_topic_that_begins_later_is_used_like_any_other(tmp_path: Path) -> None:
-    """Over a restart of every node, and with a stream that is made on the way."""
+    """Over a restart of every node, and with a stream that is added in between."""
     with running(tmp_path) as (cluster, thread), varlog.admin(cluster.repository.address) as admin:
         assert admin.create_topic("copy", streams=2, first=FIRST).trimmed == FIRST - 1
         with varlog.connect(cluster.repository.address, "copy") as log:
@@ -76,7 +79,7 @@ def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) ->
 
 @pytest.mark.process
 def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_path: Path) -> None:
-    """`copy` has its first entry before the kill, `late` after it: both begin where they were made to."""
+    """`copy` has its first entry before the kill, `late` after it: both begin at their first position."""
 
     async def body() -> None:
         supervisor = Supervisor(plan_for(tmp_path))
@@ -87,7 +90,7 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
             await supervisor.stop()
 
     async def story(supervisor: Supervisor) -> None:
-        await make_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is there
+        await make_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is up
         async with aio.admin(supervisor.address) as admin:
             for topic in ("copy", "late"):
                 await admin.create_topic(topic, streams=1, first=FIRST)

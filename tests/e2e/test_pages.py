@@ -1,4 +1,7 @@
-"""Guides do what they say: their blocks are run in order, as typed, and print what stands below them."""
+"""Guides do what they say.
+
+Their blocks are run in order, as typed, and print what is shown below them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from varlog import recipes
 from varlog.recipes import blocking
 from varlog.testing.tcp_cluster import running
 
-# What `varlog up` has; the tests' cluster listens elsewhere.
+# The ports of `varlog up`; the tests' cluster listens elsewhere.
 ADDRESS = "127.0.0.1:7100"
 
 
@@ -27,14 +30,14 @@ async def type_all(found: list[Block], address: str, work: Path) -> int:
     return len(found)
 
 
-def test_every_block_about_recipes_prints_what_stands_below_it(tmp_path: Path) -> None:
+def test_every_block_about_recipes_prints_what_is_shown_below_it(tmp_path: Path) -> None:
     """R-USE-2: each recipe on a real log, as a user types it."""
     typed = [block for block in blocks("docs/guide/recipes.md") if block.language == "python"]
     with running(tmp_path, auto_create_topics=True) as (cluster, _):
         assert asyncio.run(type_all(typed, cluster.repository.address, tmp_path)) > 10
 
 
-def test_every_block_about_embedded_logs_prints_what_stands_below_it(tmp_path: Path) -> None:
+def test_every_block_about_embedded_logs_prints_what_is_shown_below_it(tmp_path: Path) -> None:
     """R-USE-2: the public names on a directory, as a user types them."""
     typed = [block for block in blocks("docs/guide/embedded.md") if block.language == "python"]
     assert asyncio.run(type_all(typed, ADDRESS, tmp_path)) >= 4
@@ -43,7 +46,7 @@ def test_every_block_about_embedded_logs_prints_what_stands_below_it(tmp_path: P
 def test_every_recipe_and_every_error_is_in_the_page() -> None:
     content = page("docs/guide/recipes.md")
     told_of = {*recipes.__all__, *blocking.__all__}
-    # What is got from others, and never made by the reader's own hands.
+    # Types that are returned by others, and never constructed by the reader.
     told_of -= {
         "Change",
         "LockGuard",
@@ -62,5 +65,5 @@ def test_every_recipe_and_every_error_is_in_the_page() -> None:
 @pytest.mark.parametrize(
     "name", ["docs/guide/recipes.md", "docs/guide/embedded.md", "docs/getting-started.md"]
 )
-def test_links_lead_somewhere(name: str) -> None:
+def test_every_link_of_the_page_resolves(name: str) -> None:
     assert broken_links(name) == []

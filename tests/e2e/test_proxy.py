@@ -1,4 +1,7 @@
-"""The proxy as a process: in front of a directory, beside a cluster that `varlog up` runs, restarted, and stopped in order."""
+"""The proxy as a process.
+
+In front of a directory, beside a cluster that `varlog up` runs, restarted, and stopped in order.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ def stop(process: subprocess.Popen[str]) -> int:
 
 
 def test_a_proxy_serves_a_directory_and_its_data_stays(tmp_path: Path) -> None:
-    """R-USE-1. Also a subscriber that never leaves does not keep it from stopping, and hears of it."""
+    """R-USE-1. A subscriber that never leaves does not keep it from stopping, and is notified."""
     arguments = ["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--page-max", "2"]
-    with started(arguments, "ready") as (process, told):
-        with httpx.Client(base_url=f"http://{told.split()[1]}", timeout=PATIENCE_S) as http:
+    with started(arguments, "ready") as (process, ready):
+        with httpx.Client(base_url=f"http://{ready.split()[1]}", timeout=PATIENCE_S) as http:
             assert http.post("/v1/topics", json={"name": "orders"}).status_code == 201
             appended = http.post("/v1/topics/orders/entries", content="a\nb\nc", headers=TEXT)
             assert appended.json()["count"] == 3
@@ -53,8 +56,8 @@ def test_a_proxy_serves_a_directory_and_its_data_stays(tmp_path: Path) -> None:
                 assert "event: end" in list(lines)
         assert process.wait(PATIENCE_S) == 0
     with (
-        started(["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0"], "ready") as (process, told),
-        httpx.Client(base_url=f"http://{told.split()[1]}", timeout=PATIENCE_S) as http,
+        started(["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0"], "ready") as (process, ready),
+        httpx.Client(base_url=f"http://{ready.split()[1]}", timeout=PATIENCE_S) as http,
     ):
         assert [entry["data"] for entry in http.get("/v1/topics/orders/entries").json()["entries"]] == [
             "a",
@@ -72,15 +75,15 @@ def test_a_proxy_serves_a_directory_and_its_data_stays(tmp_path: Path) -> None:
         assert stop(process) == 0
 
 
-def test_a_proxy_before_its_cluster_waits_for_it_and_says_so(tmp_path: Path) -> None:
-    """It may be started first: what it cannot do yet is a problem with a remedy, not the end of it."""
+def test_a_proxy_started_before_its_cluster_waits_for_it_and_reports_it(tmp_path: Path) -> None:
+    """It may be started first: what it cannot do yet is a problem with a remedy, and it keeps running."""
     with (
         free_block() as port,
         started(["proxy", "--cluster", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"], "ready") as (
             process,
-            told,
+            ready,
         ),
-        httpx.Client(base_url=f"http://{told.split()[1]}", timeout=PATIENCE_S) as http,
+        httpx.Client(base_url=f"http://{ready.split()[1]}", timeout=PATIENCE_S) as http,
     ):
         assert http.get("/health/live").status_code == 200
         assert http.get("/health/ready").status_code in (503, 504)
@@ -104,8 +107,8 @@ def test_up_runs_a_proxy_and_its_status_shows_a_node_die_and_come_back(tmp_path:
 
 
 def _watch_a_node_die(up: list[str], proxy_port: int) -> None:
-    with started([*up, f"--proxy-port={proxy_port}"], "Ctrl-C") as (process, told):
-        assert f"open http://127.0.0.1:{proxy_port}" in told
+    with started([*up, f"--proxy-port={proxy_port}"], "Ctrl-C") as (process, ready):
+        assert f"open http://127.0.0.1:{proxy_port}" in ready
         children = children_of(process.pid)
         with httpx.Client(base_url=f"http://127.0.0.1:{proxy_port}", timeout=PATIENCE_S) as http:
 

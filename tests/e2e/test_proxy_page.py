@@ -1,4 +1,7 @@
-"""docs/guide/http.md has every route, error, limit and metric, and its curl lines print what stands below them."""
+"""docs/guide/http.md has every route, error, limit and metric.
+
+Its curl lines print what is shown below them.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ from varlog.testing.processes import PATIENCE_S
 
 PAGE = "docs/guide/http.md"
 TABLES = page(PAGE)
-# Where the page has its proxy.
+# The address of the proxy on the page.
 PORT = 7180
-# Why an append found no log stream: what the node said of its own, or what the view said of all, whichever came first.
+# Why an append found no log stream: the node's own reason, or the view's for all of them, whichever came first.
 CHANCE = {r"took it within 2 s \([^)]*\)": "took it within 2 s (why)"}
 
 
@@ -44,9 +47,9 @@ def proxy_of(directory: Path) -> Iterator[int]:
     )
     try:
         assert process.stdout is not None and process.stderr is not None
-        told = process.stdout.readline()
-        assert told.startswith("ready"), process.stderr.read()
-        yield int(told.rpartition(":")[2])
+        printed = process.stdout.readline()
+        assert printed.startswith("ready"), process.stderr.read()
+        yield int(printed.rpartition(":")[2])
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
@@ -59,15 +62,15 @@ def proxy_of(directory: Path) -> Iterator[int]:
 @pytest.mark.parametrize(
     "real_curl", [pytest.param(True, id="curl"), pytest.param(False, id="stand-in", marks=pytest.mark.faults)]
 )
-def test_every_curl_line_prints_what_stands_below_it(tmp_path: Path, real_curl: bool) -> None:
-    """R-USE-1: with the machine's own curl, and with the one that stands in for it where there is none."""
+def test_every_curl_line_prints_what_is_shown_below_it(tmp_path: Path, real_curl: bool) -> None:
+    """R-USE-1: with the machine's own curl, and with its stand-in where there is none."""
     shown = [typed for block in blocks(PAGE) if block.language == "console" for typed in typed_in(block)]
     assert len(shown) > 15
     with proxy_of(tmp_path / "data") as port:
         shell = Shell(tmp_path, {PORT: port}, real_curl=real_curl)
         for typed in shown:
-            told = shell.run(typed.command)
-            assert alike(told, typed.shown, masks=CHANCE), f"{typed.where}\n{told}"
+            printed = shell.run(typed.command)
+            assert alike(printed, typed.shown, masks=CHANCE), f"{typed.where}\n{printed}"
 
 
 def application(directory: Path) -> FastAPI:
@@ -94,7 +97,7 @@ def test_every_metric_is_in_the_table_and_no_other(tmp_path: Path) -> None:
             assert (await http.post("/v1/topics", json={"name": "orders"})).status_code == 201
             text = (await http.get("/metrics")).text
         kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-        # When each was made is told by the library, and of no use.
+        # The library adds creation times, which are of no use here.
         return {name for name in kinds if not name.endswith("_created")}
 
     table = TABLES.split("## Metrics", 1)[1].split("Worth an alarm", 1)[0]
@@ -139,5 +142,5 @@ def test_every_error_of_the_proxy_is_in_the_table() -> None:
     assert {name for name in names if f"`{name}`" not in table} == set()
 
 
-def test_links_lead_somewhere() -> None:
+def test_every_link_of_the_page_resolves() -> None:
     assert broken_links(PAGE) == []

@@ -1,4 +1,7 @@
-"""README and first pages do what they say: programs, commands and curl lines are run as printed, and outputs are compared."""
+"""README and first pages do what they say.
+
+Programs, commands and curl lines are run as printed, and outputs are compared.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ def test_every_link_leads_to_a_file() -> None:
 
 UP = "varlog up --nodes 3 --streams 2"
 ADDRESS = "127.0.0.1:7100"
-# The ports that it takes, as the pages have them: repository, manager, nodes, sequencer, proxy.
+# Its ports on the pages: repository, manager, nodes, sequencer, proxy.
 PORTS = (7100, 7101, 7110, 7111, 7112, 7113, 7180)
-# Which log stream takes a batch is a matter of chance.
+# Which log stream accepts a batch is random.
 CHANCE = {
     r"(log stream|LLSN) \d+": r"\1 N",
     r"LLSN N to \d+": "LLSN N",
@@ -63,14 +66,14 @@ NUMBERS = {r"\d+": "N"}
 
 @contextmanager
 def elsewhere() -> Iterator[dict[int, int]]:
-    """The same ports in another place: all of them free, and as far from each other."""
+    """The same ports elsewhere: all of them free, and at the same distances."""
     with free_block() as first:
         yield {port: port - PORTS[0] + first for port in PORTS}
 
 
 @contextmanager
 def up(directory: Path, ports: dict[int, int], shell: Shell) -> Iterator[str]:
-    """The cluster that the pages have, and what it printed when it was ready."""
+    """The cluster of the pages, and what it printed when it was ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "varlog.cli", *UP.split()[1:], f"--port={ports[PORTS[0]]}"],
         cwd=directory,
@@ -95,7 +98,8 @@ def up(directory: Path, ports: dict[int, int], shell: Shell) -> Iterator[str]:
 
 
 def run_page(name: str, shell: Shell) -> int:
-    """Run what is typed beside `varlog up`, and the programs that connect to it, in the order of the page; how many."""
+    """Run what is typed beside `varlog up`, and the programs that connect to it, in the order of the page; returns how
+    many."""
     ran = 0
     for block in pages.blocks(name):
         if block.language == "python" and ADDRESS in block.code and "varlog.spark" not in block.code:

@@ -1,4 +1,7 @@
-"""docs/operate/backup-restore.md: its commands, typed at a cluster in that situation, print what stands below them."""
+"""docs/operate/backup-restore.md: its commands print what is shown below them.
+
+They are typed at a cluster in that situation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from varlog.testing.processes import PATIENCE_S, command
 
 PAGE = "docs/operate/backup-restore.md"
 BLOCKS = [block for block in blocks(PAGE) if block.code.startswith(PROMPT)]
-# Where the page has what it names.
+# The names on the page.
 REPOSITORY, NODES = 7100, (7110, 7111, 7112)
 CHANCE = {
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "UUID",
@@ -47,25 +50,25 @@ class Reader:
     def type(self, number: int) -> None:
         """The block of this number."""
         for typed in typed_in(BLOCKS[number]):
-            told = self.run(typed.command)
-            assert alike(told, typed.shown, masks=CHANCE), f"{typed.where}\n{told}"
+            printed = self.run(typed.command)
+            assert alike(printed, typed.shown, masks=CHANCE), f"{typed.where}\n{printed}"
 
     def run(self, line: str) -> str:
         for said, real in self._real.items():
             line = line.replace(said, real)
-        told = self._shell.run(line)
+        printed = self._shell.run(line)
         for said, real in self._real.items():
-            told = told.replace(self._shell.as_shown(real), said)
-        return told
+            printed = printed.replace(self._shell.as_shown(real), said)
+        return printed
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_of_the_recovery_page_resolves() -> None:
     assert not broken_links(PAGE)
 
 
 @pytest.mark.process
-def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -> None:
-    # Those of the committed topic: a sequenced one has another story (tests/hardening).
+def test_the_commands_of_the_page_print_what_is_shown_below_them(tmp_path: Path) -> None:
+    # Those of the committed topic: a sequenced one is tested in tests/hardening.
     named = [
         number for number, block in enumerate(BLOCKS) if "orders" in block.code or "metadata.db" in block.code
     ]
@@ -111,7 +114,7 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -
 
 
 async def wait_copies(data: Path) -> None:
-    """Until every node has the same copy of the view."""
+    """Wait until every node has the same copy of the view."""
     async with asyncio.timeout(PATIENCE_S):
         await wait_until(
             lambda: len({path.read_bytes() for path in data.glob("vsn-*/cid=*/snid=*/view")}) == 1

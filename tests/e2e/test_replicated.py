@@ -1,4 +1,7 @@
-"""Three metadata repositories over three etcd members, as real processes under load: the leader dies, hangs, and wakes up again."""
+"""Three metadata repositories over three etcd members, under load.
+
+Real processes: the leader dies, hangs, and wakes up again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ async def leader(cluster: ClusterUnderLoad) -> str:
 
 
 async def wait_pause_over(cluster: ClusterUnderLoad) -> None:
-    """Until appends go on. How soon that is, `make bench-faults` measures."""
+    """Wait until appends continue. How soon that is, `make bench-faults` measures."""
     await cluster.wait_acknowledged(20)
 
 
@@ -42,7 +45,7 @@ def test_the_leader_is_killed_and_what_it_ordered_stands(tmp_path: Path) -> None
 
     async def story(cluster: ClusterUnderLoad) -> None:
         before = await leader(cluster)
-        # Not started again at once: on a busy machine it could win the next election itself.
+        # Not restarted immediately: on a busy machine it could win the next election itself.
         cluster.supervisor.kill(before, restart=False)
         await wait_pause_over(cluster)
         assert await leader(cluster) != before
@@ -55,14 +58,14 @@ def test_the_leader_is_killed_and_what_it_ordered_stands(tmp_path: Path) -> None
 
 
 def test_a_leader_that_hung_longer_than_its_lease_wakes_up_powerless(tmp_path: Path) -> None:
-    """Law 7: the first thing it does is to say that it does not lead, and it orders nothing any more."""
+    """Law 7: it first reports that it does not lead, and it orders nothing any more."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         sleeper, witness = await _leader_and_witness(cluster)
 
         stand_still(cluster.supervisor.pids()[sleeper])
         await wait_pause_over(cluster)
-        # Asked while it sleeps: these lie in its socket, and are what it wakes up to.
+        # Sent while it is paused: these wait in its socket, and are the first thing it reads.
         asked = [
             asyncio.create_task(witness.call(request, timeout_s=WAIT_TIMEOUT_S))
             for request in (GetTail(TopicID(1)), GetView(), GetTail(TopicID(1)))
@@ -79,14 +82,14 @@ def test_a_leader_that_hung_longer_than_its_lease_wakes_up_powerless(tmp_path: P
 
 
 async def _leader_and_witness(cluster: ClusterUnderLoad) -> tuple[str, Connection]:
-    """Who leads, and a connection on which it has answered as the one who does."""
+    """The leader, and a connection on which it has answered as the leader."""
     while True:
         name = await leader(cluster)
         address = cluster.plan.repositories[int(name.removeprefix("vmr-")) - 1]
         witness = await TcpTransport(ANY_CLUSTER).connect(address, timeout_s=WAIT_TIMEOUT_S)
         try:
             answer, _ = await witness.call(GetTail(TopicID(1)), timeout_s=WAIT_TIMEOUT_S)
-        except NotLeader:  # a machine that stood still for longer than a lease has another leader since
+        except NotLeader:  # a machine that paused for longer than a lease has another leader since
             witness.close()
             continue
         assert isinstance(answer, GetTailReply)

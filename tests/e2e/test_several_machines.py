@@ -1,4 +1,7 @@
-"""Pages of docs/operate bring up a cluster on three hosts and replace one: each block is run where and as they say."""
+"""Pages of docs/operate bring up a cluster on three hosts and replace one.
+
+Each block is run where and as they say.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def hosts_of(content: str) -> dict[str, str]:
 
 
 def steps_of(name: str) -> Iterator[Step]:
-    """Each block with what the page says before it: 'On every host:', 'On `log-1` and `log-2`:'. A block without such words is for
-    the same hosts as the one before."""
+    """Each block with what the page says before it: 'On every host:', 'On `log-1` and `log-2`:'. A block without such
+    words is for the same hosts as the one before."""
     content = page(name)
     everywhere = tuple(hosts_of(content))
     lines, where, begin = content.splitlines(), everywhere, 0
@@ -104,9 +107,9 @@ def follow(host: Host, step: Step, machines: dict[str, Host]) -> None:
     )
     for typed in typed_in(step.block):
         deadline = time.monotonic() + DEADLINE_S
-        while not alike(told := host.run(typed.command).stdout, typed.shown, masks=CHANCE):
+        while not alike(printed := host.run(typed.command).stdout, typed.shown, masks=CHANCE):
             if not step.repeated or time.monotonic() > deadline:
-                raise AssertionError(f"{logs(machines)}\n{typed.where} on {host.name} printed:\n{told}")
+                raise AssertionError(f"{logs(machines)}\n{typed.where} on {host.name} printed:\n{printed}")
             time.sleep(0.2)
 
 

@@ -1,4 +1,7 @@
-"""The types of the installed package, as an outside user's `mypy --strict` sees them: without our configuration, elsewhere."""
+"""The types of the installed package, as a user's `mypy --strict` sees them.
+
+Without our configuration, in another directory.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ def strict(directory: Path, source: str) -> str:
     return done.stdout
 
 
-def test_a_program_of_a_user_is_typed(tmp_path: Path) -> None:
+def test_a_users_program_is_typed(tmp_path: Path) -> None:
     assert strict(tmp_path, PROGRAM.read_text("utf-8")) == ""
 
 
-def test_mistakes_in_a_program_of_a_user_are_found(tmp_path: Path) -> None:
+def test_mistakes_in_a_users_program_are_found(tmp_path: Path) -> None:
     mistakes = {
         "varlog.OutcomeUnkown": 'no attribute "OutcomeUnkown"',
         "varlog.open('.').append('text')": 'incompatible type "str"',
@@ -38,8 +41,8 @@ def test_mistakes_in_a_program_of_a_user_are_found(tmp_path: Path) -> None:
         "varlog.aio.opn('.')": 'no attribute "opn"',
         "varlog.open('.').read(1).data.glsn": 'no attribute "glsn"',
     }
-    told = strict(tmp_path, "\n".join(["import varlog", *mistakes]) + "\n")
+    printed = strict(tmp_path, "\n".join(["import varlog", *mistakes]) + "\n")
     for number, words in enumerate(mistakes.values(), 2):
         assert any(
-            line.startswith(f"program.py:{number}: error:") and words in line for line in told.splitlines()
-        ), told
+            line.startswith(f"program.py:{number}: error:") and words in line for line in printed.splitlines()
+        ), printed

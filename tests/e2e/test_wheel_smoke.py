@@ -1,4 +1,7 @@
-"""The program that `make release-check` runs on a wheel works here, too: it must not fail for the first time at a release."""
+"""The program that `make release-check` runs on a wheel works here as well.
+
+It must not fail for the first time at a release.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A user's program: embedded, on a cluster, with async, with errors. test_types.py checks it with mypy --strict."""
+"""A user's program: embedded, on a cluster, with async, with errors.
+
+test_types.py checks it with mypy --strict.
+"""
 
 from __future__ import annotations
 

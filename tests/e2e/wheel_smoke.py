@@ -1,6 +1,6 @@
-"""What the first user of a wheel does: import, append, read, and an error. `make release-check` runs it without any extra.
+"""What the first user of a wheel does: import, append, read, and an error.
 
-It uses nothing but the wheel and the standard library.
+`make release-check` runs it without any extra. It uses nothing but the wheel and the standard library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A story of a key/value store: its commands as bytes, what each returned, and the snapshot at the end. `python -m
-tests.golden.kv_story` writes it if it is not there; it never changes one that is.
+"""A story of a key/value store: commands as bytes, results, final snapshot.
 
-It pins more than bytes. Replicas of two versions of varlog may follow the same log: if one of them judged a transaction
-differently, or forgot a change earlier, they would be two different stores from there on.
+`python -m tests.golden.kv_story` writes it if it does not exist, and never changes an existing one.
+
+It pins more than bytes. Replicas of two versions of varlog may follow the same log: if one of them decided a transaction
+differently, or forgot a change earlier, they would diverge from there on.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ STORY: dict[int, KvCommand] = {
 }
 
 
-def told() -> dict[str, Any]:
-    """The story as it goes today."""
+def play_story() -> dict[str, Any]:
+    """The story as the present version plays it."""
     machine = CodedKvMachine()
     steps = []
     for at, command in STORY.items():
         encoded = encode_kv_command(command)
         result = machine.apply(GLSN(at), encoded)
         if isinstance(result, Clash):
-            result_told: Any = [
+            shown: Any = [
                 result.key,
                 result.revision,
                 result.snapshot,
                 result.keys and str(result.keys),
             ]
         else:
-            result_told = result
-        steps.append({"at": at, "command": encoded.hex(), "result": result_told, "horizon": machine.horizon})
+            shown = result
+        steps.append({"at": at, "command": encoded.hex(), "result": shown, "horizon": machine.horizon})
     return {"steps": steps, "snapshot": machine.snapshot().hex()}
 
 
 if __name__ == "__main__" and not FILE.exists():
-    FILE.write_text(json.dumps(told(), indent=1) + "\n", "utf-8")
+    FILE.write_text(json.dumps(play_story(), indent=1) + "\n", "utf-8")

@@ -1,8 +1,10 @@
-"""The bytes of commands, snapshots and stores of the recipes' core, made from fixed values. Run it to write what is not there yet:
+"""The bytes of commands, snapshots and stores of the recipes' core.
+
+Made from fixed values. Run it to write missing files:
 
     python -m tests.golden.recipe_formats
 
-It never changes a file that exists: what was written once is read back for ever. A new format version gets new names here.
+It never changes a file that exists: what was written once is read back forever. A new format version gets new names here.
 """
 
 from __future__ import annotations

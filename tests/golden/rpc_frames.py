@@ -1,5 +1,8 @@
-"""The pinned frames of protocol version 2, oldest first. A message that has grown keeps its older frames: they are understood
-for ever. `python -m tests.golden.rpc_frames` adds frames, and changes none."""
+"""The pinned frames of protocol version 2, oldest first.
+
+A message that has grown keeps its older frames: they are understood forever. `python -m tests.golden.rpc_frames` adds
+frames, and changes none.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from varlog.rpc.framing import REQUEST, frame_head
 from varlog.rpc.messages import NUMBERS, Message
 
 FILE = Path(__file__).with_name("rpc_frames_v2.json")
-# Version 1 had no checksum. A process that sends it is refused, and told why.
+# Version 1 had no checksum. A process that sends it is refused, with the reason.
 FILE_V1 = Path(__file__).with_name("rpc_frames_v1.json")
 REQUEST_ID = 0x01020304
 CLUSTER = 0x05060708

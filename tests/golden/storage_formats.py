@@ -1,8 +1,10 @@
-"""The bytes of every file format of the storage, made from fixed values. Run it to write files that are not there yet:
+"""The bytes of every file format of the storage.
+
+Made from fixed values. Run it to write missing files:
 
     python -m tests.golden.storage_formats
 
-It never changes a file that exists: a released format is read back for ever. A new format version gets new names here.
+It never changes a file that exists: a released format is read back forever. A new format version gets new names here.
 """
 
 from __future__ import annotations

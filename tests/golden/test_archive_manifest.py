@@ -1,4 +1,7 @@
-"""The manifest of an archive: every released version is read for ever, and the current one is written the same way."""
+"""The manifest of an archive.
+
+Every released version is read forever, and the current one is written the same way.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: ArchiveCo
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (
             GOLDEN.read_bytes().replace(b'"version": 1', b'"version": 3'),
@@ -51,8 +54,8 @@ def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: ArchiveCo
         (GOLDEN.read_bytes().replace(b'"end": 3001,', b'"end": "x",'), "is no manifest"),
     ],
 )
-def test_another_file_is_refused_by_name(content: bytes, told: str) -> None:
-    with pytest.raises(PreconditionFailed, match=f"7.json.*{told}"):
+def test_another_file_is_refused_by_name(content: bytes, message: str) -> None:
+    with pytest.raises(PreconditionFailed, match=f"7.json.*{message}"):
         decode_commit(content, "7.json")
 
 
@@ -81,7 +84,7 @@ def test_a_manifest_is_read_in_the_order_of_its_numbers() -> None:
     assert not read_contents(files, "payments")
 
 
-def test_a_missing_number_is_told() -> None:
+def test_a_missing_number_is_reported() -> None:
     files = Files({commit_name("orders", 2): GOLDEN.read_bytes()})
     with pytest.raises(PreconditionFailed, match=r"00000001\.json is missing"):
         read_contents(files, "orders")

@@ -1,4 +1,7 @@
-"""The bytes of the key/value store's commands and snapshots, and what the commands do, are the same in every version."""
+"""The key/value store's commands and snapshots: bytes and effects.
+
+They are the same in every version.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.golden.kv_story import FILE, STORY, told
+from tests.golden.kv_story import FILE, STORY, play_story
 from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import MalformedCommand, UnknownCommand
@@ -20,13 +23,13 @@ def pinned() -> dict[str, Any]:
     return story
 
 
-def test_the_story_goes_as_it_always_went() -> None:
-    assert told() == pinned(), (
+def test_the_story_ends_as_in_every_version() -> None:
+    assert play_story() == pinned(), (
         "replicas of the last version would differ from this one: give what changed a command of a new number"
     )
 
 
-def test_the_snapshot_of_version_1_is_read_and_goes_on() -> None:
+def test_the_snapshot_of_version_1_is_read_and_continued() -> None:
     machine = CodedKvMachine()
     machine.restore(bytes.fromhex(pinned()["snapshot"]))
     assert machine.snapshot().hex() == pinned()["snapshot"]
@@ -37,8 +40,8 @@ def test_the_snapshot_of_version_1_is_read_and_goes_on() -> None:
     assert machine.put(GLSN(29), "a", b"") == 29
 
 
-def test_what_a_newer_version_has_written_is_not_passed_over() -> None:
-    """Neither a command that is not known, nor a field more. What no version has written is."""
+def test_what_a_newer_version_has_written_is_not_skipped() -> None:
+    """Neither an unknown command, nor an additional field. Bytes that no version has written are skipped."""
     machine = CodedKvMachine()
     unknown: list[list[object]] = [[len(STORY), "key"], [1, "key", b"value", "more"]]
     malformed: list[object] = [[1, 7, b""], "text", [], [-1, "key"], ["1", "key"]]

@@ -1,4 +1,7 @@
-"""The commands and the snapshot of a lock, as version 1 writes them: what was written once is read for ever."""
+"""The commands and the snapshot of a lock, as version 1 writes them.
+
+What was written once is read forever.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ COMMANDS: list[LockCommand] = [
 ]
 
 
-def test_the_commands_and_the_snapshot_of_a_lock_are_as_version_1_says() -> None:
+def test_the_commands_and_the_snapshot_of_a_lock_are_those_of_version_1() -> None:
     golden = json.loads(GOLDEN.read_text("utf-8"))
     assert [encode_lock_command(command).decode() for command in COMMANDS] == golden["commands"]
     assert [decode_lock_command(line.encode()) for line in golden["commands"]] == COMMANDS

@@ -1,4 +1,7 @@
-"""Every format of the recipes' core is written as its golden file says, and read back from there for ever."""
+"""Every format of the recipes' core matches its golden file.
+
+It is written with the same bytes, and read back forever.
+"""
 
 from __future__ import annotations
 

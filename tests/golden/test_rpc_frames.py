@@ -1,4 +1,7 @@
-"""A frame of every message is pinned: what a released version sends is understood, and sent the same, for ever."""
+"""A frame of every message is pinned.
+
+What a released version sends is understood, and sent the same, forever.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ def test_every_message_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_a_message_is_sent_as_it_always_was(name: str) -> None:
+def test_a_message_is_sent_as_pinned(name: str) -> None:
     assert frame_of(BY_NAME[name]).hex() == pinned()[name][-1]
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_every_pinned_frame_is_understood(name: str) -> None:
-    """Those of earlier releases lack the fields that came later, and stand for their defaults."""
+    """Frames of earlier releases lack later fields, which then have their defaults."""
     *older, newest = [_taken(bytes.fromhex(frame)) for frame in pinned()[name]]
     assert newest == (REQUEST, REQUEST_ID, CLUSTER, BY_NAME[name], PAYLOAD)
     for kind, request, cluster, message, payload in older:

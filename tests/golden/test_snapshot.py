@@ -1,4 +1,7 @@
-"""The description of a snapshot, as version 1 writes it: what was written once is read for ever."""
+"""The description of a snapshot, as version 1 writes it.
+
+What was written once is read forever.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ SNAPSHOT = TopicSnapshot(
 )
 
 
-def test_a_snapshot_is_described_as_version_1_says() -> None:
+def test_a_snapshot_is_described_as_in_version_1() -> None:
     assert encode_snapshot(SNAPSHOT) == GOLDEN.read_bytes()
     assert decode_snapshot(GOLDEN.read_bytes(), "golden") == SNAPSHOT
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (
             b'{"format": "varlog-snapshot", "version": 2}',
@@ -52,6 +55,6 @@ def test_a_snapshot_is_described_as_version_1_says() -> None:
         (b"", "is no description of a snapshot"),
     ],
 )
-def test_what_is_no_snapshot_of_this_version_is_refused(content: bytes, told: str) -> None:
-    with pytest.raises(PreconditionFailed, match=told):
+def test_anything_but_a_snapshot_of_this_version_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(PreconditionFailed, match=message):
         decode_snapshot(content, "here")

@@ -1,4 +1,7 @@
-"""Every storage format that was ever released is read back for ever, and written the same way while it is the current one."""
+"""Every released storage format is read back forever.
+
+The current one is written the same way.
+"""
 
 from __future__ import annotations
 
