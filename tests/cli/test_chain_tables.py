@@ -140,14 +140,14 @@ def test_a_node_without_a_lease_is_told() -> None:
     ("sequencers", "told"),
     [
         ((SEQUENCER,), "127.0.0.1:7109 "),
-        ((SequencerID(SEQUENCER.address, 12),), "started again"),
+        ((SequencerID(SEQUENCER.address, 12),), "restarted"),
         ((), "(gone)"),
     ],
 )
 def test_a_sequencer_that_is_another_one_or_gone_is_told(
     sequencers: tuple[SequencerID, ...], told: str
 ) -> None:
-    """One that was started again has counted nothing yet."""
+    """One that was restarted has counted nothing yet."""
     assert told in text(projections_table(seen(Chain(LS, NODES), ALL, sequencers=sequencers)))
 
 
@@ -189,14 +189,14 @@ def test_stripes_are_told_range_by_range() -> None:
     lines = projection_lines(found, view.topics[0])
     assert lines[1:] == [
         "positions 1 to 90: log stream 3",
-        "positions 91 on: log streams 3, 4, 128 positions a turn",
+        "positions 91 on: log streams 3, 4, 128 positions per stripe",
     ]
-    assert "no sequencer was there" in lines[0]
+    assert "NONE: start one" in lines[0]
 
 
 def test_before_its_first_projection_a_topic_is_being_made() -> None:
     found = replace(WHOLE, view=replace(WHOLE.view, projections=()))
-    assert "being made" in text(*parts(found))
+    assert "being created" in text(*parts(found))
     assert projection_lines(found, found.view.topics[0])[0].startswith("its first projection")
     assert not runs_whole(found)
 

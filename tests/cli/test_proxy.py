@@ -25,7 +25,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_a_proxy_of_two_logs_is_refused(tmp_path: Path) -> None:
-    assert "name two logs" in refused("--cluster", "127.0.0.1:1", "--data", str(tmp_path))
+    assert "name two different logs" in refused("--cluster", "127.0.0.1:1", "--data", str(tmp_path))
 
 
 def test_a_directory_of_a_cluster_of_processes_is_refused_and_the_remedy_named(tmp_path: Path) -> None:

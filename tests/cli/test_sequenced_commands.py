@@ -66,7 +66,7 @@ def test_stripes_take_turns(tmp_path: Path) -> None:
     assert [entry["data"] for entry in told] == ["1", "2", "3", "4", "5"]
     streams = [entry["log_stream"] for entry in told]
     assert streams == [streams[0]] * 2 + [streams[2]] * 2 + [streams[0]]
-    assert "2 positions a turn" in good(varlog("topic", "describe", "wide", data=tmp_path))
+    assert "2 positions per stripe" in good(varlog("topic", "describe", "wide", data=tmp_path))
     assert "over the limit of 2" in bad(varlog("append", "wide", "a", "b", "c", data=tmp_path), 2)
 
 

@@ -47,7 +47,7 @@ def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journa
 ) -> None:
     """`vmr start --journal-mirror DIR`: the option reaches the store, and either file is enough."""
     environment, cluster, mirror = system_environment(), ClusterID(1), tmp_path / "mirror"
-    with pytest.raises(StartupError, match="is no directory"):
+    with pytest.raises(StartupError, match="is not a directory"):
         serve._store(str(tmp_path / "metadata.db"), environment, cluster, 3, mirror)
     with pytest.raises(StartupError, match="is for a SQLite file"):
         serve._store("etcd://127.0.0.1:1", environment, cluster, 3, mirror)

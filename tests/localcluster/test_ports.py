@@ -57,24 +57,24 @@ def test_a_port_that_was_given_comes_again_after_all_others() -> None:
 def test_a_port_that_somebody_took_is_passed_over() -> None:
     claimed = ports._Claimed()
     try:
-        [port] = claimed.take(1)
+        [port] = claimed.allocate(1)
         claimed.ports.rotate(1)
         with socket.create_server((HOST, port)):
-            assert claimed.take(1) != (port,)
+            assert claimed.allocate(1) != (port,)
     finally:
-        claimed.let_go()
+        claimed.release()
 
 
 def test_a_forked_child_gives_out_none_of_its_parents_ports() -> None:
     parent, child = ports._Claimed(), ports._Claimed()
     try:
-        parent.take(1)
+        parent.allocate(1)
         # What a fork leaves the child with, but for the sockets, which the parent keeps open.
         child.owner, child.ports = parent.owner + 1, parent.ports.copy()
-        assert block_of(child.take(1)[0]) != block_of(parent.take(1)[0])
+        assert block_of(child.allocate(1)[0]) != block_of(parent.allocate(1)[0])
     finally:
-        parent.let_go()
-        child.let_go()
+        parent.release()
+        child.release()
 
 
 def test_a_block_is_one_owners_and_is_given_back() -> None:
@@ -90,5 +90,5 @@ def test_a_block_is_one_owners_and_is_given_back() -> None:
 def test_where_all_are_taken_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with free_block() as first:
         monkeypatch.setattr(ports, "RANGE", range(first, first + BLOCK))
-        with pytest.raises(StartupError, match="stop a few clusters"):
+        with pytest.raises(StartupError, match="stop some clusters"):
             ports._claim()

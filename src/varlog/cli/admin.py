@@ -1,4 +1,4 @@
-"""`varlog node` and `varlog stream`: what the cluster is made of, and what an operator does with it by hand."""
+"""`varlog node` and `varlog stream`: list and change nodes and log streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import print_json, run, tell_progress
+from varlog.cli.output import print_json, run, show_progress
 from varlog.cli.status_tables import nodes_table, print_parts, stream_json, stream_tables, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 node = typer.Typer(no_args_is_help=True, help="Storage nodes: list, add, remove.")
 stream = typer.Typer(no_args_is_help=True, help="Log streams: list, add, seal, unseal, sync, replace.")
 
-# Between two looks at a sync that is under way.
-SYNC_LOOK_S = 0.5
+# Between two polls of a sync in progress.
+SYNC_POLL_S = 0.5
 
-_Stream = Annotated[int, typer.Argument(help="The log stream's number, as in `varlog stream list`.")]
+_Stream = Annotated[int, typer.Argument(help="Number of the log stream, as in `varlog stream list`.")]
 
 
 async def _status(where: Target) -> ClusterStatus:
@@ -46,11 +46,11 @@ def list_nodes(
 
 @node.command("add")
 def add_node(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the storage node listens.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the storage node.")],
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Register a storage node that runs already; new log streams may then be placed on it."""
+    """Register a running storage node; log streams may then be placed on it."""
     run(_add_node(target(cluster, data), address))
     print(f"the storage node at {address} is registered")
 
@@ -62,13 +62,15 @@ async def _add_node(where: Target, address: str) -> None:
 
 @node.command("remove")
 def remove_node(
-    number: Annotated[int, typer.Argument(metavar="NODE", help="Its number, as in `varlog node list`.")],
+    number: Annotated[
+        int, typer.Argument(metavar="NODE", help="Number of the node, as in `varlog node list`.")
+    ],
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Unregister a storage node that holds no replica; move those it holds away with `varlog stream replace`.
+    """Unregister a storage node that has no replicas; move them away first with `varlog stream replace`.
 
-    A manager that was started with its address registers it again."""
+    A manager that was started with the node's address registers it again."""
     run(_remove_node(target(cluster, data), number))
     print(f"storage node {number} is no longer registered; its data is kept")
 
@@ -83,12 +85,12 @@ async def _remove_node(where: Target, number: int) -> None:
 
 @stream.command("list")
 def list_streams(
-    topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Show only this topic.")] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List log streams and how their replicas are."""
+    """List log streams and the states of their replicas."""
     seen = run(_status(target(cluster, data)))
     streams = seen.view.streams
     if topic is not None:
@@ -102,13 +104,13 @@ def list_streams(
 @stream.command("add")
 def add_stream(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
-    replicas: Annotated[int, typer.Option(min=0, help="Copies [0: the manager's default].")] = 0,
+    replicas: Annotated[int, typer.Option(min=0, help="Number of replicas [0: the manager's default].")] = 0,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Give a topic one more log stream."""
-    _tell_stream(run(_add_stream(target(cluster, data), topic, replicas)), json_)
+    """Add a log stream to a topic."""
+    _print_stream(run(_add_stream(target(cluster, data), topic, replicas)), json_)
 
 
 async def _add_stream(where: Target, topic: str, replicas: int) -> LogStream:
@@ -123,8 +125,8 @@ def seal_stream(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Stop appends to a log stream until it is unsealed by hand. Reads go on."""
-    _tell_stream(run(_seal_stream(target(cluster, data), log_stream)), json_)
+    """Stop appends to a log stream until it is unsealed with `varlog stream unseal`. Reads continue."""
+    _print_stream(run(_seal_stream(target(cluster, data), log_stream)), json_)
 
 
 async def _seal_stream(where: Target, log_stream: int) -> LogStream:
@@ -139,8 +141,8 @@ def unseal_stream(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Let a log stream that was sealed by hand take appends again."""
-    _tell_stream(run(_unseal_stream(target(cluster, data), log_stream)), json_)
+    """Accept appends again in a log stream that was sealed with `varlog stream seal`."""
+    _print_stream(run(_unseal_stream(target(cluster, data), log_stream)), json_)
 
 
 async def _unseal_stream(where: Target, log_stream: int) -> LogStream:
@@ -151,13 +153,14 @@ async def _unseal_stream(where: Target, log_stream: int) -> LogStream:
 @stream.command("sync")
 def sync_stream(
     log_stream: _Stream,
-    number: Annotated[int, typer.Option("--node", metavar="NODE", help="The node whose replica is filled.")],
+    number: Annotated[int, typer.Option("--node", metavar="NODE", help="Node whose replica is filled.")],
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Fill a replica of a sealed log stream, or a log unit that is away, from a complete one now, and wait until it is. The manager
-    does so by itself."""
+    """Copy missing entries to a replica of a sealed log stream, or to a log unit that is away, and wait until it is complete.
+
+    The manager does this automatically."""
     found = run(_sync_stream(target(cluster, data), log_stream, number))
     if json_:
         print_json(found)
@@ -173,8 +176,8 @@ async def _sync_stream(where: Target, log_stream: int, number: int) -> SyncStatu
 
     async with where.admin() as admin:
         while (found := await admin.sync_replica(log_stream, number)).state is SyncState.IN_PROGRESS:
-            tell_progress(f"{found.copied_end - 1} of {found.target_end - 1} entries")
-            await asyncio.sleep(SYNC_LOOK_S)
+            show_progress(f"{found.copied_end - 1} of {found.target_end - 1} entries")
+            await asyncio.sleep(SYNC_POLL_S)
         if found.state is SyncState.ERROR:
             raise Unavailable(f"the sync from node {found.source} failed: {found.why}")
         return found
@@ -183,17 +186,19 @@ async def _sync_stream(where: Target, log_stream: int, number: int) -> SyncStatu
 @stream.command("replace")
 def replace_replica(
     log_stream: _Stream,
-    old: Annotated[int, typer.Option(metavar="NODE", help="The node whose replica leaves.")],
+    old: Annotated[int, typer.Option(metavar="NODE", help="Node to move the replica from.")],
     new: Annotated[
-        int, typer.Option(metavar="NODE", help="Where it goes instead [0: the node with the most room].")
+        int, typer.Option(metavar="NODE", help="Node to move the replica to [0: the one with the most room].")
     ] = 0,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Move a replica to another node. A committed log stream stands still while the new one is filled, a sequenced one goes on; see
-    `varlog status --watch`."""
-    _tell_stream(run(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
+    """Move a replica to another node.
+
+    A committed log stream accepts no appends until the new replica is complete; a sequenced one continues. Follow it with `varlog
+    status --watch`."""
+    _print_stream(run(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
 
 
 async def _replace_replica(where: Target, log_stream: int, old: int, new: int) -> LogStream:
@@ -201,7 +206,7 @@ async def _replace_replica(where: Target, log_stream: int, old: int, new: int) -
         return await admin.replace_replica(log_stream, old, new)
 
 
-def _tell_stream(found: LogStream, as_json: bool) -> None:
+def _print_stream(found: LogStream, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:

@@ -1,4 +1,4 @@
-"""`varlog reader` and `varlog writer`: who reads a topic how far, who writes to it in batches, and forgetting them."""
+"""`varlog reader` and `varlog writer`: list and forget named readers and writers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
     from varlog.model.commit import TopicMark
 
-reader = typer.Typer(
-    no_args_is_help=True, help="Named readers of topics: list them with their lag, forget them."
-)
-writer = typer.Typer(no_args_is_help=True, help="Named writers of topics: list them, forget them.")
+reader = typer.Typer(no_args_is_help=True, help="Named readers of topics: list with lag, forget.")
+writer = typer.Typer(no_args_is_help=True, help="Named writers of topics: list, forget.")
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.")]
-_OfTopic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.")]
+_OfTopic = Annotated[str | None, typer.Option("--topic", help="Show only this topic.")]
 
 
 # --- readers --------------------------------------------------------------------------------------------------
@@ -34,13 +32,13 @@ def list_readers(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the named readers: how far each is, how many entries it is behind, and when it last said so."""
+    """List named readers with position, lag in entries, and time of the last update."""
     view, readers, tails = run(_readers(target(cluster, data), topic))
-    told = [reader_lag(view, tails, found, now_us=_now_us()) for found in readers]
+    rows_json = [reader_lag(view, tails, found, now_us=_now_us()) for found in readers]
     if json_:
-        print_json(told)
-    elif told:
-        print_parts([readers_table(told)])
+        print_json(rows_json)
+    elif rows_json:
+        print_parts([readers_table(rows_json)])
     else:
         print("there are no named readers")
 
@@ -63,7 +61,7 @@ def forget_reader(
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Forget a named reader: no trim waits for it any more."""
+    """Forget a named reader, so that it no longer holds back trims."""
     run(_forget_reader(target(cluster, data), topic, name))
     print(f"reader {name} of {topic} is forgotten")
 
@@ -85,25 +83,25 @@ def list_writers(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the named writers: which batch each is at, where in the log it began, and whether it is finished."""
+    """List named writers with their current batch, where it started in the log, and whether it is finished."""
     view, writers = run(_writers(target(cluster, data), topic))
-    told = [_writer_json(view, found) for found in writers]
+    rows_json = [_writer_json(view, found) for found in writers]
     if json_:
-        print_json(told)
-    elif told:
+        print_json(rows_json)
+    elif rows_json:
         rows = [
             (
                 one["topic"],
                 found.name,
                 found.batch,
-                "finished" if found.finished else "under way",
+                "finished" if found.finished else "in progress",
                 found.begin,
                 ", ".join(map(str, found.streams)),
                 format_age(_now_us(), found.updated_us),
             )
-            for one, found in zip(told, writers, strict=True)
+            for one, found in zip(rows_json, writers, strict=True)
         ]
-        print_table("", ("topic", "writer", "#batch", "state", "#above", "streams", "#said"), rows)
+        print_table("", ("topic", "writer", "#batch", "state", "#above", "streams", "#updated"), rows)
     else:
         print("there are no named writers")
 
@@ -136,8 +134,8 @@ async def _forget_writer(where: Target, topic: str, name: str) -> None:
 def _writer_json(view: ClusterView, found: NamedWriter) -> dict[str, object]:
     """For programs."""
     topic = view.topic(found.topic)
-    told = {field: getattr(found, field) for field in found.__struct_fields__}
-    return told | {"topic": topic.name if topic else str(found.topic)}
+    rows_json = {field: getattr(found, field) for field in found.__struct_fields__}
+    return rows_json | {"topic": topic.name if topic else str(found.topic)}
 
 
 def _now_us() -> int:

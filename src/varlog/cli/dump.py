@@ -1,4 +1,4 @@
-"""`varlog dump`: an offline look into a data directory, and a check of every byte in it."""
+"""`varlog dump`: inspect a data directory offline and check every byte in it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ if TYPE_CHECKING:
 
 def dump(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A data directory, a volume, one replica or one log unit.")
+        Path, typer.Argument(metavar="DIR", help="Data directory, volume, single replica or single log unit.")
     ],
     verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 if anything is damaged.")] = False,
-    segments: Annotated[bool, typer.Option("--segments", help="Show the segment files, too.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="For programs: JSON.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", help="Also show the segment files.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the replicas and log units in a data directory and check every batch and commit row, without changing anything."""
+    """Show the replicas and log units in a data directory and check every batch and commit row. Changes nothing."""
     from varlog.runtime.disk import OsDisk
-    from varlog.storage.dump import dump as look
+    from varlog.storage.dump import dump as inspect
 
     if not directory.is_dir():
         fail(f"{directory} is not a directory")
     try:
-        seen = look(OsDisk(), directory.absolute())
+        seen = inspect(OsDisk(), directory.absolute())
     except OSError as error:
         fail(f"{directory} cannot be read: {error}")
     if not seen.replicas and not seen.units:
-        fail(
-            f"{directory} holds no replica of a log stream and no log unit: is it a data directory of varlog?"
-        )
+        fail(f"{directory} contains no replica and no log unit: is it a data directory of varlog?")
     if json_:
         print_json(_as_json(seen))
     else:
@@ -123,5 +121,5 @@ def _below(seen: Dump, path: Path) -> str:
 def _as_json(seen: Dump) -> dict[str, object]:
     import msgspec
 
-    told: dict[str, object] = msgspec.to_builtins(seen, enc_hook=str)
-    return told | {"problems": seen.problems}
+    fields: dict[str, object] = msgspec.to_builtins(seen, enc_hook=str)
+    return fields | {"problems": seen.problems}

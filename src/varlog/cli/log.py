@@ -1,4 +1,4 @@
-"""`varlog append`, `read`, `tail` and `trim`: entries in and out of a topic, fit for pipes."""
+"""`varlog append`, `read`, `tail` and `trim`, which work well in pipes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _Topic = Annotated[str, typer.Argument(help="The topic's name.")]
 _Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Entries as they are also on a terminal, which they may then drive."),
+    typer.Option("--raw", help="Print bytes unescaped even on a terminal, which they may then control."),
 ]
 _Positions = Annotated[
-    bool, typer.Option("--positions", "-p", help="Before each entry: its position, log stream and LLSN.")
+    bool, typer.Option("--positions", "-p", help="Print position, log stream and LLSN before each entry.")
 ]
-# Lines of stdin that one batch takes at most; fewer if fewer wait.
+# The largest batch of lines from stdin; fewer if fewer have arrived.
 _LINES_BYTES_MAX = 1 << 20
 _LINES_MAX = 10_000
 
@@ -34,14 +34,16 @@ def append(
     topic: _Topic,
     text: Annotated[
         list[str] | None,
-        typer.Argument(help="Entries, appended as one batch. None, or -: the lines of stdin."),
+        typer.Argument(
+            help="Entries to append, as one atomic batch. Omit or pass - to read lines from stdin."
+        ),
     ] = None,
-    stream: Annotated[int | None, typer.Option(help="The log stream to append to [any that runs].")] = None,
+    stream: Annotated[int | None, typer.Option(help="Log stream to append to [any that runs].")] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Append entries to a topic, and print where they are."""
+    """Append entries and print their positions."""
     entries = [part.encode("utf-8", "surrogateescape") for part in text or ["-"]]
     batches = _stdin_batches() if entries == [b"-"] else _one_batch(entries)
     run(_append(target(cluster, data), topic, batches, stream, json_))
@@ -53,10 +55,10 @@ async def _append(
     async with where.log(topic, create=None) as log:
         async for batch in batches:
             # One at a time: the lines of a pipe stay in order.
-            _tell_run(await log.append_batch(batch, log_stream=stream), as_json)
+            _print_run(await log.append_batch(batch, log_stream=stream), as_json)
 
 
-def _tell_run(appended: Run, as_json: bool) -> None:
+def _print_run(appended: Run, as_json: bool) -> None:
     first, last = appended.first, appended.last
     if as_json:
         print_json(
@@ -76,7 +78,7 @@ async def _one_batch(entries: list[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 async def _stdin_batches() -> AsyncIterator[list[bytes]]:
-    """Whatever lines have arrived, as one batch: a slow pipe is not held back, a fast one is batched."""
+    """All lines that have arrived, as one batch: a slow pipe is not delayed, a fast one is batched."""
     begun = b""
     pipe = cast(io.BufferedReader, sys.stdin.buffer)
     while arrived := await asyncio.to_thread(pipe.read1, _LINES_BYTES_MAX):
@@ -89,23 +91,23 @@ async def _stdin_batches() -> AsyncIterator[list[bytes]]:
 
 def read(
     topic: _Topic,
-    position: Annotated[int | None, typer.Argument(help="The position to read (GLSN).")] = None,
-    end: Annotated[int | None, typer.Option(help="Read on, up to but without this position.")] = None,
-    stream: Annotated[int | None, typer.Option(help="Read by --llsn of this log stream.")] = None,
-    llsn: Annotated[int | None, typer.Option(help="Position in the log stream --stream.")] = None,
+    position: Annotated[int | None, typer.Argument(help="Position to read (GLSN).")] = None,
+    end: Annotated[int | None, typer.Option(help="Read up to this position (exclusive).")] = None,
+    stream: Annotated[int | None, typer.Option(help="Log stream to read from, by --llsn.")] = None,
+    llsn: Annotated[int | None, typer.Option(help="Position in the log stream (LLSN).")] = None,
     positions: _Positions = False,
     raw: _Raw = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Read one entry, or those from POSITION up to --end."""
+    """Read the entry at POSITION, or all entries from POSITION up to --end."""
     if (
         (position is None) == (llsn is None)
         or (stream is None) != (llsn is None)
         or (llsn and end is not None)
     ):
-        fail("read takes a POSITION (and --end), or --stream with --llsn", WRONG_USAGE)
+        fail("pass a POSITION (and optionally --end), or --stream with --llsn", WRONG_USAGE)
     run(_read(target(cluster, data), topic, position, end, stream, llsn, _Printer(positions, json_, raw)))
 
 
@@ -137,10 +139,10 @@ async def _read(
 def tail(
     topic: _Topic,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
+        bool, typer.Option("--follow", "-f", help="Keep printing entries as they are appended.")
     ] = False,
-    begin: Annotated[int | None, typer.Option("--from", help="Begin at this position.")] = None,
-    count: Annotated[int, typer.Option("-n", min=0, help="Begin so many entries before the end.")] = 10,
+    begin: Annotated[int | None, typer.Option("--from", help="Start at this position.")] = None,
+    count: Annotated[int, typer.Option("-n", min=0, help="Number of entries to show.")] = 10,
     positions: _Positions = False,
     raw: _Raw = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
@@ -166,9 +168,12 @@ async def _tail(
 
 def trim(
     topic: _Topic,
-    position: Annotated[int, typer.Argument(help="Everything at or below it is deleted, for ever.")],
+    position: Annotated[
+        int, typer.Argument(help="Delete everything up to and including this position, irreversibly.")
+    ],
     respect_readers: Annotated[
-        bool, typer.Option("--respect-readers", help="Not beyond what every named reader has read.")
+        bool,
+        typer.Option("--respect-readers", help="Refuse if a named reader has not read up to this position."),
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
@@ -189,8 +194,8 @@ async def _trim(where: Target, topic: str, position: int, respect_readers: bool)
 
 
 class _Printer:
-    """Entries to stdout: bytes as they are, or with positions, or as JSON lines. On a terminal what is not printable is escaped,
-    unless they are wanted raw: an entry shall not drive the terminal of a person who looks at it."""
+    """Prints entries to stdout: plain bytes, with positions, or as JSON lines. On a terminal, unprintable characters are escaped
+    unless raw output was requested: an entry must not control the terminal."""
 
     def __init__(self, positions: bool, as_json: bool, raw: bool) -> None:
         self._positions = positions
@@ -213,17 +218,17 @@ class _Printer:
 
 
 def _as_dict(entry: Entry) -> dict[str, object]:
-    """`data` is text; an entry that is no UTF-8 has `base64` instead."""
+    """`data` is text; an entry that is not UTF-8 has `base64` instead."""
     import base64
 
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "glsn": entry.glsn,
         "llsn": entry.llsn,
         "log_stream": entry.log_stream,
         "time_us": entry.time_us,
     }
     try:
-        told["data"] = entry.data.decode("utf-8")
+        fields["data"] = entry.data.decode("utf-8")
     except UnicodeDecodeError:
-        told["base64"] = base64.b64encode(entry.data).decode()
-    return told
+        fields["base64"] = base64.b64encode(entry.data).decode()
+    return fields

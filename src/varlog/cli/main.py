@@ -1,4 +1,7 @@
-"""`varlog`: the argument tree. Commands load what they need when they run, so `varlog --help` is quick."""
+"""`varlog`: the command tree.
+
+Commands import what they need when they run, so that `varlog --help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Nothing of its own."""
+    """Options of the program itself."""
 
 
-_RUN, _USE, _KEEP, _LOOK = "Run a cluster", "Use a log", "Look after a cluster", "Measure and look inside"
+_RUN, _USE, _KEEP, _LOOK = "Run a cluster", "Use a log", "Administer a cluster", "Measure and inspect"
 
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(proxy)
@@ -63,7 +66,7 @@ app.command(rich_help_panel=_LOOK)(dump)
 
 
 def run() -> None:
-    """The entry point. The exit code says how it went: 0 well, 1 it failed, 2 it was asked the wrong way."""
+    """The entry point. Exit codes: 0 success, 1 failure, 2 wrong usage."""
     app(prog_name="varlog")
 
 

@@ -1,9 +1,9 @@
-"""What commands print: tables for people, JSON for programs, errors in one line; and how work is run.
+"""Output of the commands: tables for people, JSON for programs, errors in one line.
 
-Entries, names, addresses and errors come from others: on its way to a terminal everything that is not printable is escaped, and
-nothing of it is markup. What is piped is bytes, or JSON, as it is.
+Entries, names, addresses and errors are untrusted: before they reach a terminal, everything unprintable is escaped, and nothing is
+interpreted as markup. Piped output is bytes or JSON, unchanged.
 
-Exit codes: 0 it worked, 1 it did not, 2 it was asked the wrong way.
+Exit codes: 0 success, 1 failure, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def fail(what: object, code: int = FAILED) -> NoReturn:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work to its end; an error of the tree becomes one line and exit code 1 (a wrong
-    request: 2)."""
+    """Run a command's work to its end. A VarlogError becomes one line and exit code 1 (an invalid request: 2)."""
     import uvloop
 
     from varlog.model.errors import InvalidRequest, UnknownLogStream, UnknownTopic, VarlogError
@@ -55,7 +54,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except InvalidRequest as error:
         fail(error, WRONG_USAGE)
     except BrokenPipeError:
-        # Whoever read our output has enough (`varlog tail … | head`). Python must not complain when it
+        # The reader of our output has closed the pipe (`varlog tail … | head`). Python must not complain when it
         # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None
@@ -67,8 +66,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(130) from None
 
 
-def tell_progress(what: str) -> None:
-    """How far long work is, on a terminal; nothing elsewhere."""
+def show_progress(what: str) -> None:
+    """The progress of long work, on a terminal; nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r{what}", end="\033[K\r", file=sys.stderr, flush=True)
 
@@ -78,7 +77,7 @@ def print_json(value: object, *, flush: bool = False) -> None:
 
 
 def json_line(value: object) -> str:
-    """JSON in which every character is printable: the others are escaped as JSON does it, which means the same."""
+    """JSON in which every character is printable: the others are escaped as JSON allows, with the same meaning."""
     text = json.dumps(value, default=_plain, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -96,12 +95,12 @@ def _plain(value: object) -> object:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table as wide as the terminal; as wide as it needs to be where there is none."""
+    """A table as wide as the terminal, or as wide as needed if there is none."""
     make_console().print(make_table(title, columns, rows))
 
 
 def make_console() -> Console:
-    """What tables are printed on."""
+    """The console that tables are printed on."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -109,7 +108,7 @@ def make_console() -> Console:
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A column whose name begins with # holds numbers."""
+    """A column whose name begins with # is numeric."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,7 +130,7 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def readable(data: bytes) -> str:
-    """An entry's bytes as text where they are text, else escaped so that no byte is lost."""
+    """An entry's bytes as text if they are text, otherwise escaped so that no byte is lost."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`varlog proxy`: HTTP, WebSocket and the dashboard in front of a cluster or a directory, until SIGTERM or SIGINT."""
+"""`varlog proxy`: serve HTTP, WebSocket and the dashboard until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlog.cli.serve import run_service
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, target
 from varlog.model.limits import MIB
 
-# What the extra `proxy` brings, by the names that are imported. They are looked for before anything is started.
+# The packages of the extra `proxy`, by import name. Checked before anything is started.
 _PACKAGES = (
     "fastapi",
     "starlette",
@@ -31,13 +31,13 @@ _LIMITS = "Limits"
 
 
 def missing_packages() -> list[str]:
-    """What a proxy needs and this Python does not have."""
+    """Packages that the proxy needs and that are not installed."""
     return [name for name in _PACKAGES if find_spec(name) is None]
 
 
 def proxy(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free port.")
     ] = DEFAULT_LISTEN,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
@@ -45,39 +45,53 @@ def proxy(
         list[str] | None,
         typer.Option(
             metavar="NAME[:PORT]",
-            help="A host name or address by which clients reach this proxy, beside localhost and the addresses that it listens "
-            "at. May be given several times; requests for any other host are refused.",
+            help="Host name or address by which clients reach this proxy, in addition to localhost and the listening addresses. "
+            "Repeat the option for several; requests for any other host are refused.",
         ),
     ] = None,
     body_max: Annotated[
         float | None,
         typer.Option(
-            metavar="MIB", min=0.001, help="One request's body [a full batch]", rich_help_panel=_LIMITS
+            metavar="MIB",
+            min=0.001,
+            help="Maximum size of a request body, MiB [a full batch].",
+            rich_help_panel=_LIMITS,
         ),
     ] = None,
     page_max: Annotated[
         int | None,
-        typer.Option(min=1, help="Entries of one page of a range [10000]", rich_help_panel=_LIMITS),
+        typer.Option(
+            min=1, help="Maximum number of entries per page of a range [10000].", rich_help_panel=_LIMITS
+        ),
     ] = None,
     subscriptions_max: Annotated[
-        int | None, typer.Option(min=1, help="Subscriptions at a time [4096]", rich_help_panel=_LIMITS)
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of concurrent subscriptions [4096].", rich_help_panel=_LIMITS
+        ),
     ] = None,
     appends_max: Annotated[
-        int | None, typer.Option(min=1, help="Appends at a time [1024]", rich_help_panel=_LIMITS)
+        int | None,
+        typer.Option(min=1, help="Maximum number of appends in flight [1024].", rich_help_panel=_LIMITS),
     ] = None,
     append_mib_max: Annotated[
         float | None,
-        typer.Option(metavar="MIB", min=0.001, help="What these have together [64]", rich_help_panel=_LIMITS),
+        typer.Option(
+            metavar="MIB",
+            min=0.001,
+            help="Maximum total size of appends in flight, MiB [64].",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None,
     connections_max: Annotated[
-        int | None, typer.Option(min=1, help="Connections at a time [8192]", rich_help_panel=_LIMITS)
+        int | None, typer.Option(min=1, help="Maximum number of connections [8192].", rich_help_panel=_LIMITS)
     ] = None,
     client_share: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             max=1.0,
-            help="The share of connections, subscriptions and appends that one client address may take [0.75]",
+            help="Largest share of connections, subscriptions and appends for one client address [0.75].",
             rich_help_panel=_LIMITS,
         ),
     ] = None,
@@ -86,7 +100,7 @@ def proxy(
         typer.Option(
             metavar="SECONDS",
             min=0.001,
-            help="Deadline of a call that names none [10]",
+            help="Default deadline of a request, seconds [10].",
             rich_help_panel=_LIMITS,
         ),
     ] = None,
@@ -95,7 +109,7 @@ def proxy(
         typer.Option(
             metavar="SECONDS",
             min=0.001,
-            help="The longest that a call may name [60]",
+            help="Longest deadline that a request may ask for, seconds [60].",
             rich_help_panel=_LIMITS,
         ),
     ] = None,
@@ -104,11 +118,11 @@ def proxy(
         typer.Option(
             metavar="SECONDS",
             min=0.001,
-            help="A subscriber that takes nothing for so long is dropped [30]",
+            help="Drop a subscriber that reads nothing for this long, seconds [30].",
             rich_help_panel=_LIMITS,
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="Log level: debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a log over HTTP and WebSocket, with a dashboard at /, until Ctrl-C. Prints `ready HOST:PORT`."""
     where = target(cluster, data)
@@ -162,7 +176,7 @@ def _serve(
 
 
 def run_proxy() -> None:
-    """The same as a child of `varlog up`."""
+    """The same command, run as a child process of `varlog up`."""
     command = typer.Typer(add_completion=False)
     command.command()(proxy)
     command(prog_name="varlog proxy", args=sys.argv[1:])

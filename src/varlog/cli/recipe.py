@@ -1,4 +1,4 @@
-"""`varlog recipe`: have a position passed over that stops a machine."""
+"""`varlog recipe`: skip a position that stops a state machine."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def _recipe() -> None:
 @recipe.command("skip")
 def skip(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
-    position: Annotated[int, typer.Argument(min=1, help="The position that the error names.")],
+    position: Annotated[int, typer.Argument(min=1, help="Position that the error names.")],
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Pass over also a command that this version can read; its effect is taken out of the machine.",
+            help="Skip even a command that this version can read; its effect is removed from the machine.",
         ),
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Have the entry at POSITION passed over by every replica of the machine that it names.
+    """Make every replica of a state machine skip the entry at POSITION.
 
-    The decision is an entry of the topic itself, so that all replicas decide alike. A replica that had applied the position stops,
-    and is built without it when it is opened again."""
+    The decision is itself an entry of the topic, so that all replicas agree. A replica that has already applied the position stops,
+    and is rebuilt without it when it is opened again."""
     machine, by = run(_skip(target(cluster, data), topic, position, force))
     if json_:
         print_json({"topic": topic, "machine": machine, "position": position, "by": by})
     else:
         print(
-            f"position {position} is passed over by every replica of machine {machine!r} (by the entry at {by}): open it again"
+            f"position {position} is skipped by every replica of machine {machine!r} (entry {by}): open the machine again"
         )
 
 
@@ -55,7 +55,7 @@ async def _skip(where: Target, topic: str, position: int, force: bool) -> tuple[
             machine = newer[0]
         elif machine is None:
             fail(
-                f"the entry at {position} of {topic} is no command of a recipe: every replica passes over it anyway"
+                f"the entry at {position} of {topic} is not a command of a recipe: every replica skips it anyway"
             )
         elif not force:
             fail(

@@ -15,31 +15,29 @@ if TYPE_CHECKING:
 
 
 def recover(
-    store: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the new store is made; it must not exist.")
-    ],
+    store: Annotated[Path, typer.Option(metavar="FILE", help="New store to create; it must not exist.")],
     nodes: Annotated[
         list[str],
-        typer.Option(metavar="HOST:PORT,…", help="The storage nodes, all of them; repeat it or use commas."),
+        typer.Option(
+            metavar="HOST:PORT,…", help="All storage nodes; repeat the option or separate them by commas."
+        ),
     ],
     leave_out: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TOPIC", help="A topic, by name or id, to leave out; its data stay on the nodes."
-        ),
+        typer.Option(metavar="TOPIC", help="Topic to leave out, by name or id; its data stay on the nodes."),
     ] = None,
     lost_node: Annotated[
         list[int] | None,
-        typer.Option(metavar="ID", help="A storage node that will not come back; repeat it for several."),
+        typer.Option(metavar="ID", help="Storage node that is lost forever; repeat the option for several."),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Write the store. Without this it is only shown what would be written."),
+        typer.Option("--yes", help="Write the store. Without it, only show what would be written."),
     ] = False,
 ) -> None:
     """Rebuild a lost metadata repository from the storage nodes, which must run. Nothing is written without --yes.
 
-    Exit code 1: something is not proven, or a node does not answer; it is said what, and what to do."""
+    Exit code 1: something cannot be proven, or a node does not answer; the output says what, and what to do."""
     from varlog.model.errors import VarlogError
 
     addresses = [address for given in nodes for address in given.split(",") if address]
@@ -64,7 +62,7 @@ async def _recover(
     found = await find_recovery(
         TcpTransport(ANY_CLUSTER), addresses, leave_out=leave_out, lost=[NodeID(node) for node in lost]
     )
-    _tell(found)
+    _print_recovery(found)
     if found.rebuilt.stops:
         raise PreconditionFailed("not everything is proven, so nothing was written: see above")
     view = found.rebuilt.members.view
@@ -74,7 +72,7 @@ async def _recover(
     await write_store(found.rebuilt, SqliteStore(path, system_environment()))
     print(f"written and read back: {path}")
     print(
-        f"start it with `vmr start --cluster-id {view.cluster} --store {path}`; the manager brings the streams back"
+        f"start it with `vmr start --cluster-id {view.cluster} --store {path}`; the manager then unseals the log streams"
     )
 
 
@@ -83,12 +81,12 @@ def backup(
         str,
         typer.Argument(
             metavar="HOST:PORT|FILE",
-            help="A metadata repository that runs, or the store of one that does not.",
+            help="A running metadata repository, or the store of a stopped one.",
         ),
     ],
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it must not exist.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="File for the copy; it must not exist.")],
 ) -> None:
-    """Copy the metadata of a repository, consistently, also while it runs. The copy is read back, and is itself a store."""
+    """Copy the metadata of a repository, consistently, even while it runs. The copy is verified, and can be used as a store."""
     from varlog.model.errors import VarlogError
 
     try:
@@ -145,12 +143,12 @@ def _check_new(path: Path) -> None:
 
     for found in (path, journal_path(path)):
         if found.exists():
-            raise StartupError(f"{found} exists: name a new file, or move this one away")
+            raise StartupError(f"{found} exists: choose another file, or move this one away")
     if not path.parent.is_dir():
-        raise StartupError(f"{path.parent} is no directory: make it first")
+        raise StartupError(f"{path.parent} is not a directory: create it first")
 
 
-def _tell(found: Recovery) -> None:
+def _print_recovery(found: Recovery) -> None:
     rebuilt = found.rebuilt
     view = rebuilt.members.view
     print(f"cluster {view.cluster} ({view.uuid or 'UUID not known'}), newest term seen {rebuilt.term}")

@@ -1,7 +1,7 @@
-"""`vsn`, `vmr`, `vmc`, `vseq`: a storage node, repository, manager or sequencer in the foreground, until SIGTERM or SIGINT.
+"""`vsn`, `vmr`, `vmc`, `vseq`: run one server process in the foreground.
 
-One line `ready HOST:PORT` on stdout once it answers, log lines on stderr. What must not start says why in one
-line and exits with 1.
+A process prints one line `ready HOST:PORT` on stdout once it answers, and logs to stderr. SIGTERM or SIGINT stops it. If it cannot
+start, it says why in one line and exits with 1.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from varlog.model.ids import ClusterID
     from varlog.runtime.environment import Environment
 
-# Where the secret of the cluster may stand. It is taken out of the environment: no child of the process needs it.
+# May contain the secret of the cluster. It is removed from the environment: no child process needs it.
 CLUSTER_KEY_VARIABLE = "VARLOG_CLUSTER_KEY"
 STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 _ClusterID = Annotated[
-    int, typer.Option("--cluster-id", help="The cluster's number; one of another cluster is refused.")
+    int, typer.Option("--cluster-id", help="Number of the cluster; peers of another cluster are refused.")
 ]
 _Listen = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+    str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free port.")
 ]
 _Advertise = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where others reach it, if that is not where it listens.")
+    str,
+    typer.Option(metavar="HOST:PORT", help="Address at which others reach it, if it differs from --listen."),
 ]
-_LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+_LogLevel = Annotated[str, typer.Option(help="Log level: debug, info, warning or error.")]
 
 
 class Service(Protocol):
-    """What can be started and stopped."""
+    """A server that can be started and stopped."""
 
     @property
     def address(self) -> str: ...
@@ -56,15 +57,15 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
 
-vsn = typer.Typer(
-    help="A varlog storage node: keeps replicas of log streams on its volumes.", add_completion=False
+vsn = typer.Typer(help="A storage node: stores replicas of log streams on its volumes.", add_completion=False)
+vmr = typer.Typer(
+    help="The metadata repository: cluster membership and the total order.", add_completion=False
 )
-vmr = typer.Typer(help="The varlog metadata repository: who exists, and the order.", add_completion=False)
 vmc = typer.Typer(
-    help="The varlog manager: registers, makes streams, brings them back.", add_completion=False
+    help="The manager: registers nodes, creates log streams, repairs replicas.", add_completion=False
 )
 
-vseq = typer.Typer(help="A varlog sequencer: gives the positions of sequenced topics.", add_completion=False)
+vseq = typer.Typer(help="A sequencer: assigns the positions of sequenced topics.", add_completion=False)
 
 
 @vsn.callback()
@@ -72,7 +73,7 @@ vseq = typer.Typer(help="A varlog sequencer: gives the positions of sequenced to
 @vmc.callback()
 @vseq.callback()
 def _commands() -> None:
-    """Without this a single command would have no name."""
+    """Without this, typer would drop the name of a single command."""
 
 
 @vsn.command("start")
@@ -81,28 +82,30 @@ def start_vsn(
     cluster_id: _ClusterID,
     volumes: Annotated[
         list[Path],
-        typer.Option(help="A directory that exists and can be written; repeat it for several disks."),
+        typer.Option(help="An existing, writable directory; repeat the option for several disks."),
     ],
     storage_node_id: Annotated[
         int | None,
-        typer.Option(help="The node's number [the one on the volumes, or a random one, then kept]."),
+        typer.Option(
+            help="Number of the node [the one stored on the volumes, or a random one that is then kept]."
+        ),
     ] = None,
     listen: _Listen = "127.0.0.1:7110",
     advertise: _Advertise = "",
-    # Known, and refused: without it an old script would be told of a typing error, and try again.
+    # Known and refused: an old script gets the reason instead of "no such option".
     cluster_key: Annotated[str, typer.Option(envvar=CLUSTER_KEY_VARIABLE, hidden=True)] = "",
     cluster_key_file: Annotated[
         Path | None,
         typer.Option(
             envvar="VARLOG_CLUSTER_KEY_FILE",
-            help="A file with the secret of the cluster, which its user alone can read; "
-            f"or set {CLUSTER_KEY_VARIABLE}. A wrong one is refused.",
+            help="File with the secret of the cluster, readable by its owner only; "
+            f"or set {CLUSTER_KEY_VARIABLE}. A wrong secret is refused.",
         ),
     ] = None,
     error_if_exists: Annotated[
         bool,
         typer.Option(
-            "--error-if-exists", help="Refuse to start over data of this node that is there already."
+            "--error-if-exists", help="Refuse to start if the volumes already contain data of this node."
         ),
     ] = False,
     disk_reserve: Annotated[
@@ -110,7 +113,7 @@ def start_vsn(
         typer.Option(
             metavar="MIB",
             min=0,
-            help="Appends stop when less is free on a volume; seals and trims use the rest.",
+            help="Free space to keep on each volume, MiB. Appends stop below it; seals and trims may use it.",
         ),
     ] = DISK_RESERVE_BYTES // MIB,
     scrub_rate: Annotated[
@@ -118,7 +121,7 @@ def start_vsn(
         typer.Option(
             metavar="MIB",
             min=0.0,
-            help="What the scrub reads in a second to find bit rot, once a day; 0 is no scrub.",
+            help="Read rate of the daily scrub that finds bit rot, MiB per second; 0 disables it.",
         ),
     ] = SCRUB_BYTES_PER_S / MIB,
     log_level: _LogLevel = "info",
@@ -134,7 +137,7 @@ def start_vsn(
     if source is not None and source.name == "COMMANDLINE":
         _refuse(
             "vsn",
-            "a secret on the command line can be read by every user of this machine: give --cluster-key-file FILE, or set "
+            "a secret on the command line can be read by every user of this machine: use --cluster-key-file FILE, or set "
             f"{CLUSTER_KEY_VARIABLE} in the environment",
             code=2,
         )
@@ -164,14 +167,16 @@ def start_vmr(
         str,
         typer.Option(
             metavar="FILE|etcd://HOST:PORT,…",
-            help="A SQLite file with the metadata, made if there is none; or an etcd that several repositories share.",
+            help="SQLite file for the metadata, created if missing; or an etcd that several repositories share.",
         ),
     ],
     listen: _Listen = "127.0.0.1:7100",
     advertise: _Advertise = "",
     lease: Annotated[
         int,
-        typer.Option(min=1, help="Seconds after which another repository leads if this one is gone (etcd)."),
+        typer.Option(
+            min=1, help="Lease of the leader, seconds: another repository takes over after it (etcd only)."
+        ),
     ] = 3,
     journal_mirror: Annotated[
         Path | None,
@@ -209,34 +214,38 @@ def start_vmc(
     repository: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT,…", help="Where the metadata repository listens, or several of them."
+            metavar="HOST:PORT,…", help="Address of the metadata repository; several are separated by commas."
         ),
     ] = "127.0.0.1:7100",
     nodes: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="A storage node to register; repeat it for several."),
+        typer.Option(metavar="HOST:PORT", help="Storage node to register; repeat the option for several."),
     ] = None,
     listen: _Listen = "127.0.0.1:7101",
     advertise: _Advertise = "",
-    replicas: Annotated[
-        int, typer.Option(min=1, help="Replicas of a log stream where none are asked for.")
-    ] = 3,
-    streams: Annotated[int, typer.Option(min=1, help="Log streams of a topic where none are asked for.")] = 1,
-    heartbeat: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks at the nodes.")] = 0.5,
+    replicas: Annotated[int, typer.Option(min=1, help="Default number of replicas per log stream.")] = 3,
+    streams: Annotated[int, typer.Option(min=1, help="Default number of log streams per topic.")] = 1,
+    heartbeat: Annotated[
+        float, typer.Option(min=0.01, help="Interval between health checks, seconds.")
+    ] = 0.5,
     node_timeout: Annotated[
-        float, typer.Option(min=0.01, help="Seconds without an answer after which a node counts as away.")
+        float,
+        typer.Option(min=0.01, help="Time without an answer after which a node counts as away, seconds."),
     ] = 0.5,
     replace_after: Annotated[
-        float, typer.Option(min=0.0, help="Seconds after which a node that stays away is replaced.")
+        float,
+        typer.Option(
+            min=0.0, help="Time after which the replicas of a node that stays away are replaced, seconds."
+        ),
     ] = 30.0,
     zombie_grace: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Seconds after which a replica that is registered nowhere is removed; inf: never."
+            min=0.0, help="Time after which an unregistered replica is removed, seconds; inf: never."
         ),
     ] = 60.0,
     auto_create_topics: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Make a topic when a client first opens it.")
+        bool, typer.Option("--auto-create-topics", help="Create a topic when a client first opens it.")
     ] = False,
     log_level: _LogLevel = "info",
 ) -> None:
@@ -269,14 +278,14 @@ def start_vseq(
     repository: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT,…", help="Where the metadata repository listens, or several of them."
+            metavar="HOST:PORT,…", help="Address of the metadata repository; several are separated by commas."
         ),
     ] = "127.0.0.1:7100",
     listen: _Listen = "127.0.0.1:7113",
     advertise: _Advertise = "",
     log_level: _LogLevel = "info",
 ) -> None:
-    """Start a sequencer. It keeps nothing on disk; start two or more, and one takes over when another is lost."""
+    """Start a sequencer. It stores nothing on disk; start two or more so that another takes over when one is lost."""
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.environment import system_environment
     from varlog.sequencer.sequencer import Sequencer, SequencerConfig
@@ -300,7 +309,7 @@ def _store(
             make_ours_private(environment.disk, path.parent, rf"{re.escape(path.name)}.*")
         if mirror is not None and not environment.disk.is_directory(mirror):
             raise StartupError(
-                f"--journal-mirror: {mirror} is no directory: make it first, on another volume"
+                f"--journal-mirror: {mirror} is not a directory: create it first, on another volume"
             )
         return SqliteStore(path, environment, mirror=mirror.absolute() if mirror is not None else None)
     if mirror is not None:
@@ -340,7 +349,7 @@ def run_proxy() -> None:
 
 
 def run_etcd() -> None:
-    """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
+    """A member of the etcd of a replicated cluster on this machine. Like the others, it must not outlive its parent."""
     from varlog.localcluster.etcd import become_etcd
     from varlog.model.errors import StartupError
 
@@ -354,7 +363,7 @@ def run_etcd() -> None:
 
 @runtime_checkable
 class MayFail(Protocol):
-    """A service that ends by itself when its state is no longer known: the metadata repository, a sequencer."""
+    """A service that stops on its own when its state is no longer known: the metadata repository, a sequencer."""
 
     async def wait_failed(self) -> BaseException: ...
 
@@ -364,14 +373,14 @@ class _Make(Protocol):
 
 
 def run_service(name: str, log_level: str, make: _Make) -> None:
-    """Run one service until it is told to stop. Raises typer.Exit with the exit code."""
+    """Run one service until it is signalled to stop. Raises typer.Exit with the exit code."""
     import uvloop
 
     from varlog.model.errors import VarlogError
     from varlog.runtime.logging import LineFormatter
 
     _die_with_parent()
-    # What it makes by whatever library is its user's alone.
+    # Files that any library creates are readable by this user only.
     os.umask(0o077)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
@@ -390,24 +399,24 @@ async def _serve(make: _Make) -> None:
     from varlog.model.errors import Unavailable
     from varlog.runtime.process import allow_open_files, watch_open_files
 
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
+        loop.add_signal_handler(number, stop_requested.set)
     allow_open_files()
     service = make()
-    waiting = loop.create_task(told_to_stop.wait(), name="wait for a signal")
+    waiting = loop.create_task(stop_requested.wait(), name="wait for a signal")
     starting = loop.create_task(service.start(), name="start")
     await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        # Told to stop while it still restores: nothing is half done that a restart would not do again.
+        # Stopped while it still recovers: a restart repeats whatever is unfinished.
         starting.cancel()
         await asyncio.wait([starting])
         return
     if starting.exception() is not None:
         waiting.cancel()
     await starting
-    # What start-up made lives as long as the process: the collector need not look at it again and again.
+    # Objects from start-up live as long as the process: the collector need not scan them every time.
     gc.collect()
     gc.freeze()
     print(f"ready {service.address}", flush=True)
@@ -420,14 +429,14 @@ async def _serve(make: _Make) -> None:
             await service.stop()
     except TimeoutError:
         raise Unavailable(
-            f"it did not stop within {STOP_TIMEOUT_S:g} s; what it acknowledged is safe"
+            f"it did not stop within {STOP_TIMEOUT_S:g} s; acknowledged entries are safe"
         ) from None
     if failure is not None:
-        raise Unavailable(f"it could not go on: {failure}. What it acknowledged is safe; start it again")
+        raise Unavailable(f"stopped: {failure}. Acknowledged entries are safe; start it again")
 
 
 async def _wait_end(service: Service, waiting: asyncio.Task[Literal[True]]) -> BaseException | None:
-    """Until a signal comes, or the service says that it cannot go on: then whoever supervises it must know."""
+    """Until a signal arrives, or the service fails: then its supervisor must know."""
     if not isinstance(service, MayFail):
         await waiting
         return None
@@ -441,8 +450,7 @@ async def _wait_end(service: Service, waiting: asyncio.Task[Literal[True]]) -> B
 
 
 def _die_with_parent() -> None:
-    """Where the starter asked for it, the kernel kills this process when the starter is gone: every state on
-    disk allows it."""
+    """If the parent asked for it, the kernel kills this process when the parent dies: any state on disk allows it."""
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The last step of `varlog demo`: Spark reads what the demo appended, and writes a DataFrame twice that is then there once.
+"""The Spark step of `varlog demo`: reads the topic, and writes a DataFrame exactly once.
 
 Spark runs in a process of its own, `python -m varlog.cli.spark_demo ADDRESS TOPIC NEWEST INTO BEFORE DIRECTORY`, which prints one
 line of JSON. So the demo can end it at any time, whatever Java is doing.
@@ -36,8 +36,7 @@ class SparkFigures:
     failed: str = ""  # what became of it
 
     def violations(self, entries: int, before: int) -> tuple[list[str], list[str]]:
-        """What speaks against the reading of a topic with so many entries, and against the writing to one whose newest position was
-        `before`."""
+        """Violations when reading a topic with this many entries, and when writing to one whose newest position was `before`."""
         if self.failed:
             return [self.failed], [self.failed]
         reading, writing = [], []
@@ -71,11 +70,11 @@ async def run_spark(task: SparkTask, directory: Path) -> SparkFigures:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        told, complaint = await process.communicate()
+        output, complaint = await process.communicate()
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    lines = told.decode().splitlines()
+    lines = output.decode().splitlines()
     if process.returncode != 0 or not lines:
         last = (complaint.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
         return SparkFigures(failed=last)

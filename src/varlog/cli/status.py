@@ -1,4 +1,4 @@
-"""`varlog status`: how the cluster is, once, or again and again with --watch until Ctrl-C."""
+"""`varlog status`: show the state of the cluster, once or with --watch until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def status(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show nodes, topics, log streams, how their replicas are, how far readers are, and what the manager does.
+    """Show nodes, topics, log streams, replica states, reader lag and recent manager activity.
 
-    Exit code 1: a topic is STOPPED, because a storage node knows its order better than the metadata repository."""
+    Exit code 1: a topic is STOPPED, because a storage node knows more of its order than the metadata repository."""
     where = target(cluster, data)
     if watch:
         _run_until_interrupted(where, json_)
@@ -60,7 +60,7 @@ def _run_until_interrupted(where: Target, as_json: bool) -> None:
 async def _watch(where: Target, as_json: bool) -> None:
     console = make_console()
     if as_json or not console.is_terminal:
-        async for seen in _looks(where):
+        async for seen in _poll(where):
             if as_json:
                 print_json({"error": seen} if isinstance(seen, str) else status_json(seen), flush=True)
             else:
@@ -70,12 +70,12 @@ async def _watch(where: Target, as_json: bool) -> None:
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        async for seen in _looks(where):
+        async for seen in _poll(where):
             live.update(Group(*_shown(seen)), refresh=True)
 
 
-async def _looks(where: Target) -> AsyncIterator[ClusterStatus | str]:
-    """One a second; a sentence where nobody answers. The first must succeed."""
+async def _poll(where: Target) -> AsyncIterator[ClusterStatus | str]:
+    """One status per second, or an error message. The first one must succeed."""
     from varlog.model.errors import VarlogError
 
     async with where.admin() as admin:

@@ -1,7 +1,4 @@
-"""Tables of `varlog status`: nodes, topics, streams, readers, chains, events
-
-Sequenced topics: see chain_tables.py.
-"""
+"""Tables of `varlog status`: nodes, topics, log streams, chains, readers, events."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ EVENTS_SHOWN = 10
 
 
 def parts(seen: ClusterStatus) -> list[RenderableType]:
-    """Everything, from top to bottom; what is empty is left out."""
+    """Everything, from top to bottom; empty parts are left out."""
     view = seen.view
     found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
     if len(view.repositories) > 1:
@@ -66,7 +63,7 @@ def parts(seen: ClusterStatus) -> list[RenderableType]:
 
 
 def stopped_lines(seen: ClusterStatus) -> list[str]:
-    """Topics that a storage node knows better than the repository, or of which nodes are missed: an operator must act."""
+    """Topics whose order a storage node knows better than the repository, or whose nodes are missing: an operator must act."""
     return [
         f"STOPPED: topic {topic.name}: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
         for topic in seen.view.topics
@@ -75,7 +72,7 @@ def stopped_lines(seen: ClusterStatus) -> list[str]:
 
 
 def evidence_lines(seen: ClusterStatus) -> list[str]:
-    """Replicas that contradict the repository: nothing rebuilds, cuts or removes them."""
+    """Replicas that contradict the repository: nothing rebuilds, truncates or removes them."""
     return [
         f"EVIDENCE: log stream {log_stream} on node {node} contradicts the metadata repository and is left as it is: {why}"
         for log_stream, node, why in evidence_in(seen)
@@ -144,7 +141,7 @@ def topics_table(seen: ClusterStatus) -> Table:
 
 
 def stream_tables(seen: ClusterStatus, streams: Sequence[LogStream]) -> list[Table]:
-    """Each ordering by itself: their streams have other parts. What there is none of is left out."""
+    """One table per ordering, because their columns differ. An empty one is left out."""
     sequenced = [found for found in streams if is_sequenced(seen.view, found)]
     committed = [found for found in streams if not is_sequenced(seen.view, found)]
     tables = [streams_table(seen, committed)] if committed or not sequenced else []
@@ -171,7 +168,7 @@ def streams_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
 
 
 class ReaderLag(TypedDict):
-    """For programs. `lag`: entries that it has not read; `age_s`: since it last said how far it is."""
+    """For programs. `lag`: entries not read yet; `age_s`: time since its last update."""
 
     topic: str
     name: str
@@ -203,7 +200,7 @@ def reader_lag(
     )
 
 
-def readers_table(told: Sequence[ReaderLag]) -> Table:
+def readers_table(readers: Sequence[ReaderLag]) -> Table:
     rows = [
         (
             one["topic"],
@@ -212,9 +209,9 @@ def readers_table(told: Sequence[ReaderLag]) -> Table:
             "?" if one["lag"] is None else one["lag"],
             f"{_span(one['age_s'])} ago",
         )
-        for one in told
+        for one in readers
     ]
-    return make_table("", ("topic", "reader", "#position", "#lag", "#said"), rows)
+    return make_table("", ("topic", "reader", "#position", "#lag", "#updated"), rows)
 
 
 def format_age(now_us: int, then_us: int) -> str:
@@ -291,58 +288,56 @@ def status_json(seen: ClusterStatus) -> dict[str, object]:
 
 def stream_json(seen: ClusterStatus, found: LogStream) -> dict[str, object]:
     """For programs."""
-    told = {name: getattr(found, name) for name in found.__struct_fields__}
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
     sequenced = is_sequenced(seen.view, found)
-    return told | {"statuses": unit_statuses(seen, found) if sequenced else replica_statuses(seen, found)}
+    return fields | {"statuses": unit_statuses(seen, found) if sequenced else replica_statuses(seen, found)}
 
-
-# What `varlog status` and `varlog topic describe` show of sequenced topics: projections, chains, log units, sequencer, leases.
 
 NO_REDUNDANCY = "NO REDUNDANCY"
 
 
-# --- tables -------------------------------------------------------------------------------------------------------------
+# --- sequenced topics -------------------------------------------------------------------------------------------------------
 
 
 def projections_table(seen: ClusterStatus) -> Table:
-    """One row a sequenced topic: its epoch, who gives its positions, how they lie."""
+    """One row per sequenced topic: epoch, sequencer and striping."""
     rows: list[tuple[object, ...]] = []
     for topic in seen.view.topics:
         if not topic.sequenced:
             continue
         projection = seen.view.projection(topic.topic)
         if projection is None:
-            rows.append((topic.name, "?", "being made", "", topic.stripe_size, topic.grouping))
+            rows.append((topic.name, "?", "being created", "", topic.stripe_size, topic.grouping))
             continue
         stripes = len(projection.newest_range.stripes)
-        unit = projection.newest_range.stripe_size if stripes > 1 else "–"
+        size = projection.newest_range.stripe_size if stripes > 1 else "–"
         rows.append(
             (
                 topic.name,
                 projection.epoch,
                 sequencer_text(seen.view, projection),
                 f"{stripes} since {projection.newest_range.begin}",
-                unit,
+                size,
                 topic.grouping,
             )
         )
-    columns = ("sequenced topic", "#epoch", "sequencer", "stripes", "#unit", "replica groups by")
+    columns = ("sequenced topic", "#epoch", "sequencer", "stripes", "#stripe size", "replica groups by")
     return make_table("", columns, rows)
 
 
 def sequencer_text(view: ClusterView, projection: Projection) -> str:
     found = projection.sequencer
     if found is None:
-        return "NONE: no sequencer was there; start one with `vseq start`"
+        return "NONE: start one with `vseq start`"
     if found in view.sequencers:
         return found.address
     if any(known.address == found.address for known in view.sequencers):
-        return f"{found.address} (started again: the next epoch counts on from what is written)"
+        return f"{found.address} (restarted: the next epoch continues after the last written position)"
     return f"{found.address} (gone)"
 
 
 def chains_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
-    """One row a log stream of a sequenced topic."""
+    """One row per log stream of a sequenced topic."""
     rows = []
     for found in streams:
         topic = seen.view.topic(found.topic)
@@ -384,7 +379,7 @@ def percent(sync: SyncStatus) -> str:
 
 
 def thin_lines(seen: ClusterStatus, topic: int | None = None) -> list[str]:
-    """What nobody may overlook: log streams with one copy left, of one topic or of all."""
+    """Log streams with one copy left, of one topic or of all."""
     return [
         f"{NO_REDUNDANCY}: log stream {chain.log_stream} has one copy left, on node {chain.head}; "
         f"away: {', '.join(map(str, chain.away))}"
@@ -398,7 +393,7 @@ def thin_lines(seen: ClusterStatus, topic: int | None = None) -> list[str]:
 
 
 def units_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
-    """One row a log unit of a sequenced topic, head first."""
+    """One row per log unit of a sequenced topic, head first."""
     rows: list[tuple[object, ...]] = []
     for found in streams:
         chain = chain_of(seen.view, found)
@@ -419,7 +414,7 @@ def units_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
         "unit",
         "#epoch",
         "#low",
-        "#no hole up to",
+        "#gap-free up to",
         "#newest",
         "#bytes",
     )
@@ -427,15 +422,15 @@ def units_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
 
 
 def projection_lines(seen: ClusterStatus, topic: Topic) -> list[str]:
-    """A sequenced topic's projection in words."""
+    """The projection of a sequenced topic, as lines of text."""
     projection = seen.view.projection(topic.topic)
     if projection is None:
-        return ["its first projection is still being made: nothing can be appended yet"]
+        return ["its first projection is still being created: nothing can be appended yet"]
     sequencer = sequencer_text(seen.view, projection)
     lines = [f"epoch {projection.epoch}, sequencer {sequencer}; replica groups by {topic.grouping}"]
     for number, found in enumerate(projection.ranges):
         end = f"to {projection.ranges[number + 1].begin - 1}" if number + 1 < len(projection.ranges) else "on"
         streams = ", ".join(str(stripe.log_stream) for stripe in found.stripes)
-        turns = f", {found.stripe_size} positions a turn" if len(found.stripes) > 1 else ""
+        turns = f", {found.stripe_size} positions per stripe" if len(found.stripes) > 1 else ""
         lines.append(f"positions {found.begin} {end}: log stream{'s' if turns else ''} {streams}{turns}")
     return lines

@@ -1,4 +1,4 @@
-"""Target: the log a command is for: a running cluster (--cluster), or a directory opened here (--data)."""
+"""Target: the log of a command: a running cluster (--cluster) or a directory (--data)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ ClusterOption = Annotated[
         "--cluster",
         envvar=CLUSTER_VARIABLE,
         metavar="HOST:PORT,…",
-        help="The cluster's metadata repository, or several of them.",
+        help="Address of the metadata repository; several are separated by commas.",
         rich_help_panel="Which log",
     ),
 ]
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", metavar="DIR", help="A directory instead of a cluster.", rich_help_panel="Which log"
+        "--data",
+        metavar="DIR",
+        help="Use the embedded log in this directory instead of a cluster.",
+        rich_help_panel="Which log",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Target:
 
     @asynccontextmanager
     async def log(self, topic: str, *, create: bool | None) -> AsyncIterator[Log]:
-        """The topic's log. `create`: make a missing topic (None: if the cluster allows it)."""
+        """The topic's log. `create`: create a missing topic (None: if the cluster allows it)."""
         from varlog import aio
 
         if self.data is not None:
@@ -70,8 +73,7 @@ class Target:
 
     @asynccontextmanager
     async def admin(self, *, make: bool = False) -> AsyncIterator[Admin]:
-        """Administration of the cluster, or of the one inside the directory, which `make` makes if it is not
-        there."""
+        """Administration of the cluster, or of the embedded one in the directory, which `make` creates if it is missing."""
         from varlog import aio
 
         if self.data is not None:
@@ -84,14 +86,14 @@ class Target:
             yield admin
 
     async def ping(self) -> None:
-        """Say at once that nobody listens there: a client would wait for the cluster to come back."""
+        """Fail immediately if nothing listens there: a client would wait for the cluster to return."""
         from varlog.model.errors import Unavailable
         from varlog.model.ids import ANY_CLUSTER
         from varlog.rpc.leader import addresses_of
         from varlog.rpc.tcp import TcpTransport
         from varlog.rpc.transport import ConnectionLost
 
-        trouble = f"{self.cluster!r} names no metadata repository"
+        trouble = f"{self.cluster!r} is not the address of a metadata repository"
         for address in addresses_of(self.cluster):
             try:
                 connection = await TcpTransport(ANY_CLUSTER).connect(address, timeout_s=CONNECT_TIMEOUT_S)
@@ -114,7 +116,7 @@ async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster
             f"{path} belongs to a cluster of processes: start it with `varlog up --data {path}` and use --cluster"
         )
     if not make and not (path / "varlog.json").exists():
-        raise StartupError(f"{path} holds no log: `varlog append --data {path} TOPIC TEXT` makes one")
+        raise StartupError(f"{path} contains no log: `varlog append --data {path} TOPIC TEXT` creates one")
     embedded = EmbeddedCluster(path, system_environment())
     await embedded.start()
     try:
@@ -124,8 +126,8 @@ async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster
 
 
 async def _wait_running(admin: Admin) -> None:
-    """A directory that was just opened is shown as it is when it is open, not on its way there: its streams may still count as
-    running from before it was closed, and are sealed and opened again by now."""
+    """Wait until a directory that was just opened is fully open: its streams may still be listed as running from before it was
+    closed, and are sealed and unsealed on opening."""
     try:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             while True:
@@ -133,7 +135,7 @@ async def _wait_running(admin: Admin) -> None:
                     return
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        pass  # it is shown as it is
+        pass  # show the state as it is
 
 
 def _all_run(seen: ClusterStatus) -> bool:
@@ -141,11 +143,11 @@ def _all_run(seen: ClusterStatus) -> bool:
     from varlog.model.cluster import StreamState
     from varlog.model.status import ReplicaState
 
-    told = [health.status for health in seen.nodes]
-    replicas = [replica for status in told if status is not None for replica in status.replicas]
+    statuses = [health.status for health in seen.nodes]
+    replicas = [replica for status in statuses if status is not None for replica in status.replicas]
     sequenced = [found for found in seen.view.streams if is_sequenced(seen.view, found)]
     return (
-        None not in told
+        None not in statuses
         and len(replicas) >= len(seen.view.streams) - len(sequenced)
         and all(chain_is_whole(seen, found) for found in sequenced)
         and all(replica.state is ReplicaState.RUNNING for replica in replicas)
@@ -154,9 +156,9 @@ def _all_run(seen: ClusterStatus) -> bool:
 
 
 def target(cluster: str, data: Path | None) -> Target:
-    """--data rules over the variable, but not over --cluster."""
+    """--data takes precedence over the environment variable, but not over --cluster."""
     if data is None:
         return Target(cluster)
     if cluster not in (DEFAULT_CLUSTER, os.environ.get(CLUSTER_VARIABLE)):
-        fail("--cluster and --data name two logs: give one of them", WRONG_USAGE)
+        fail("--cluster and --data name two different logs: pass only one of them", WRONG_USAGE)
     return Target(cluster, data)

@@ -1,4 +1,4 @@
-"""`varlog topic`: create, list, describe and delete topics, and take the order of a stopped one from its nodes."""
+"""`varlog topic`: create, list, describe and delete topics, and adopt an order."""
 
 from __future__ import annotations
 
@@ -41,10 +41,14 @@ _Name = Annotated[str, typer.Argument(help="The topic's name.")]
 @topic.command("create")
 def create(
     name: _Name,
-    streams: Annotated[int, typer.Option(min=0, help="Log streams [0: the manager's default].")] = 0,
-    replicas: Annotated[int, typer.Option(min=0, help="Copies of each [0: the manager's default].")] = 0,
+    streams: Annotated[
+        int, typer.Option(min=0, help="Number of log streams [0: the manager's default].")
+    ] = 0,
+    replicas: Annotated[
+        int, typer.Option(min=0, help="Replicas per log stream [0: the manager's default].")
+    ] = 0,
     first: Annotated[
-        int, typer.Option(min=1, help="The position that its first entry gets: for a copy of another topic.")
+        int, typer.Option(min=1, help="Position of the first entry, for a copy of another topic.")
     ] = FIRST_GLSN,
     ordering: Annotated[
         Ordering,
@@ -56,25 +60,25 @@ def create(
         int | None,
         typer.Option(
             min=1,
-            help=f"Of a sequenced topic with several log streams: positions that one takes in a row, and so the "
-            f"most entries of a batch [{STRIPE_SIZE}].",
+            help=f"Sequenced topics with several log streams: consecutive positions per log stream, which is also the "
+            f"largest batch, in entries [{STRIPE_SIZE}].",
         ),
     ] = None,
     grouping: Annotated[
         Grouping | None,
         typer.Option(
-            help="Of a sequenced topic: whether each log stream has nodes of its own choice, or all have the same "
-            "nodes, their chains in turned order [stream]."
+            help="Sequenced topics: choose nodes for each log stream (stream), or the same nodes for all, with rotated "
+            "chains (node) [stream]."
         ),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there already is fine.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make a topic, and wait until its log streams run."""
+    """Create a topic and wait until its log streams run."""
     if ordering is not Ordering.SEQUENCED and (stripe_size is not None or grouping is not None):
         option = "--stripe-size" if stripe_size is not None else "--grouping"
         fail(f"{option} is for sequenced topics: add --ordering sequenced, or leave it out", WRONG_USAGE)
@@ -88,7 +92,7 @@ def create(
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a topic is to be like; 0 is the default."""
+    """The options of a new topic; 0 is the default."""
 
     streams: int
     replicas: int
@@ -101,7 +105,7 @@ class _Shape:
 async def _create(where: Target, name: str, shape: _Shape, if_not_exists: bool) -> Topic:
     async with where.admin(make=True) as admin:
         if not if_not_exists and (await admin.view()).topic_named(name) is not None:
-            fail(f"topic {name!r} is there already: use it, or pass --if-not-exists", FAILED)
+            fail(f"topic {name!r} already exists: use it, or pass --if-not-exists", FAILED)
         return await admin.create_topic(name, **asdict(shape))
 
 
@@ -121,17 +125,17 @@ def list_topics(
 def describe(
     name: _Name, cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
 ) -> None:
-    """Show a topic, its log streams and their replicas; of a sequenced one its projection, chains and units."""
+    """Show a topic, its log streams and replicas; for a sequenced topic its projection, chains and units."""
     seen = run(_status(target(cluster, data)))
     streams = streams_named(seen, name)
     topic = next(found for found in seen.view.topics if found.name == name)
-    told = _topic_json(seen, topic)
+    summary = _topic_json(seen, topic)
     if json_:
         statuses = unit_statuses if topic.sequenced else replica_statuses
         kept = {found.log_stream: statuses(seen, found) for found in streams}
-        print_json(told | {"log_streams": streams, "units" if topic.sequenced else "replicas": kept})
+        print_json(summary | {"log_streams": streams, "units" if topic.sequenced else "replicas": kept})
         return
-    print(f"topic {name}: {told['ordering']} ordering, {_positions_text(seen, name)}")
+    print(f"topic {name}: {summary['ordering']} ordering, {_positions_text(seen, name)}")
     if topic.stopped:
         print(f"STOPPED: {topic.stopped}; run `varlog topic adopt-order {name}`")
     if topic.sequenced:
@@ -157,22 +161,22 @@ def _replicas_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
 @topic.command("delete")
 def delete(
     name: _Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Also a STOPPED topic: what its nodes know of its order goes with it. See adopt-order.",
+            help="Delete the topic even if it is STOPPED; the order known only to its nodes is lost. See adopt-order.",
         ),
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Delete a topic and its entries, for ever."""
+    """Delete a topic and all its entries, irreversibly."""
     if not yes:
         if not sys.stdin.isatty():
             fail("deleting a topic cannot be undone: pass --yes", WRONG_USAGE)
-        typer.confirm(f"Delete topic {name} and all its entries for ever?", abort=True)
+        typer.confirm(f"Delete topic {name} and all its entries, irreversibly?", abort=True)
     run(_delete(target(cluster, data), name, force))
     print(f"topic {name} is deleted")
 
@@ -186,23 +190,24 @@ async def _delete(where: Target, name: str, force: bool) -> None:
 def adopt_order(
     name: _Name,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it. Without this it is only shown what would be done.")
+        bool, typer.Option("--yes", "-y", help="Apply the change. Without it, only show what would be done.")
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take the order of a STOPPED topic from its storage nodes.
+    """Adopt the order of a STOPPED topic from its storage nodes.
 
     A topic is STOPPED when a node knows more of its order than the metadata repository, which lost its newest records or was
-    restored from an older copy. The nodes' commit rows must be dense and consistent up to the newest position that any of them
-    knows. Where they are not it is said which positions are missing, and nothing is changed. Exit code 1: it is not possible.
+    restored from an older copy. The nodes' commit rows must be gap-free and consistent up to the newest position that any node
+    knows. Otherwise the missing positions are listed and nothing is changed. Exit code 1: it is not possible.
 
-    The order of a sequenced topic is its projection: the newest one is taken from the copies of the view that nodes keep. It must
-    be the newest that any node was told of.
+    The order of a sequenced topic is its projection. The newest one is taken from the copies of the view that the nodes store; it
+    must be the newest projection that any node has seen.
 
-    A topic is STOPPED, too, while no node was reached that holds one of its log streams, since the repository started. It continues
-    by itself when one is; with --yes without them, and what only those nodes know is lost."""
+    A topic is also STOPPED while no node with a replica of one of its log streams has been reached since the repository started.
+    It continues automatically once such a node is reached. With --yes it continues without them, and what only those nodes know is
+    lost."""
     adoption = run(_adopt(target(cluster, data), name, yes))
     if json_:
         print_json(adoption)
@@ -218,58 +223,58 @@ async def _adopt(where: Target, name: str, yes: bool) -> OrderAdoption:
 
 
 def _adoption_lines(name: str, adoption: OrderAdoption) -> list[str]:
-    """From which node which positions come, or what is in the way."""
+    """Which positions come from which node, or what prevents it."""
     if not adoption.stopped and adoption.end <= adoption.begin and not adoption.projection:
         return [f"topic {name} is not stopped: there is nothing to do"]
-    told = [
+    lines = [
         f"topic {name} is STOPPED: {adoption.stopped}" if adoption.stopped else f"topic {name} is not stopped"
     ]
     count = adoption.end - adoption.begin
     if count > 0:
-        told.append(
+        lines.append(
             f"the nodes know {count} positions that the repository does not: {_range(adoption.begin, adoption.end)}"
         )
     for node, log_stream, begin, end, llsn in adoption.taken[:ROWS_SHOWN]:
-        told.append(
+        lines.append(
             f"  from node {node}: positions {_range(begin, end)}, log stream {log_stream} from LLSN {llsn} on"
         )
     if len(adoption.taken) > ROWS_SHOWN:
-        told.append(f"  … and {len(adoption.taken) - ROWS_SHOWN} runs more")
-    told += [
-        f"MISSING: no node tells positions {_range(begin, end)}"
+        lines.append(f"  … and {len(adoption.taken) - ROWS_SHOWN} more runs")
+    lines += [
+        f"MISSING: no node knows positions {_range(begin, end)}"
         for begin, end in adoption.missing[:ROWS_SHOWN]
     ]
-    told += [f"CONFLICT: {conflict}" for conflict in adoption.conflicts]
+    lines += [f"CONFLICT: {conflict}" for conflict in adoption.conflicts]
     if adoption.projection:
-        told.append(
+        lines.append(
             f"node {adoption.source} keeps projection {adoption.projection}, the repository has projection {adoption.lost}: "
-            f"projection {adoption.projection} is taken"
+            f"projection {adoption.projection} is adopted"
         )
     if adoption.trimmed:
-        told.append(f"positions up to {adoption.trimmed} are trimmed")
+        lines.append(f"positions up to {adoption.trimmed} are trimmed")
     if adoption.needed:
         needed = ", ".join(map(str, adoption.needed))
-        told.append(
+        lines.append(
             f"NOT PROVEN: that there is no newer projection, without node {needed}: start it first if you can"
         )
     if adoption.silent:
         silent = ", ".join(map(str, adoption.silent))
-        told.append(
-            f"not heard: node {silent}; what only that one knows would be lost: start it first if you can"
+        lines.append(
+            f"not reached: node {silent}; what only it knows would be lost: start it first if you can"
         )
     if adoption.raised:
-        told.append(
-            f"log streams {', '.join(map(str, adoption.raised))} are sealed and opened again by the manager"
+        lines.append(
+            f"log streams {', '.join(map(str, adoption.raised))} are sealed and unsealed by the manager"
         )
     if adoption.adopted:
-        told.append(f"done: the order was taken from the nodes, and topic {name} continues")
+        lines.append(f"done: the order was adopted from the nodes, and topic {name} continues")
     elif adoption.missing or adoption.conflicts:
-        told.append(
-            "it cannot be done: start the nodes that hold what is missing, or restore a newer copy of the metadata repository"
+        lines.append(
+            "not possible: start the nodes that have what is missing, or restore a newer copy of the metadata repository"
         )
     else:
-        told.append(f"nothing was changed; to do it: varlog topic adopt-order {name} --yes")
-    return told
+        lines.append(f"nothing was changed; to apply it: varlog topic adopt-order {name} --yes")
+    return lines
 
 
 def _range(begin: int, end: int) -> str:

@@ -1,4 +1,4 @@
-"""`varlog up`: a whole cluster on this machine, supervised, until Ctrl-C."""
+"""`varlog up`: run a supervised cluster on this machine until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def up(
-    nodes: Annotated[int, typer.Option(min=1, help="Storage nodes.")] = 3,
-    streams: Annotated[int, typer.Option(min=1, help="Log streams of a new topic.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of storage nodes.")] = 3,
+    streams: Annotated[int, typer.Option(min=1, help="Number of log streams of a new topic.")] = 2,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Copies of a log stream [3, or all nodes].")
+        int | None, typer.Option(min=1, help="Number of replicas per log stream [3, or the number of nodes].")
     ] = None,
-    data: Annotated[Path, typer.Option(help="Where everything is kept; made if it is not there.")] = Path(
+    data: Annotated[Path, typer.Option(help="Directory for data and logs, created if missing.")] = Path(
         "varlog-data"
     ),
     port: Annotated[
@@ -34,10 +34,10 @@ def up(
         typer.Option(
             min=1,
             max=65_000,
-            help="Of the metadata repository; the manager has the next, nodes PORT+10 …, then the sequencer",
+            help="Base port: repository PORT, manager PORT+1, nodes PORT+10…, then the sequencer; proxy PORT+80.",
         ),
     ] = 7100,
-    topic: Annotated[str, typer.Option(help="A topic that is made if it is not there.")] = "default",
+    topic: Annotated[str, typer.Option(help="Topic to create if it does not exist.")] = "default",
     ordering: Annotated[
         Ordering,
         typer.Option(help="Ordering of that topic: committed by the repository, or assigned by a sequencer."),
@@ -45,24 +45,25 @@ def up(
     replicated: Annotated[
         bool,
         typer.Option(
-            "--replicated", help="Three metadata repositories over three etcd members, at PORT+2 to PORT+9."
+            "--replicated", help="Run three metadata repositories on three etcd members, at PORT+2 to PORT+9."
         ),
     ] = False,
     proxy_port: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="Of the HTTP proxy and its dashboard [PORT+80, or a free one]."),
+        typer.Option(
+            min=1, max=65_535, help="Port of the HTTP proxy and its dashboard [PORT+80, or a free port]."
+        ),
     ] = None,
-    proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Run the HTTP proxy, too.")] = True,
+    proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Also run the HTTP proxy.")] = True,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
-    it."""
+    """Run a cluster on this machine until Ctrl-C. The data is kept, and the next `varlog up` continues with it."""
     from varlog.localcluster.plan import ClusterPlan, ports_from, replicated_ports_from, sequencer_port_from
 
     copies = min(3, nodes) if replicas is None else replicas
     if copies > nodes:
-        fail(f"{copies} replicas need {copies} storage nodes: start more with --nodes {copies}", WRONG_USAGE)
+        fail(f"{copies} replicas need {copies} storage nodes: pass --nodes {copies}", WRONG_USAGE)
     if port + 10 + nodes > 65_535:
-        fail(f"--port {port} leaves no room for {nodes} nodes: choose a smaller one", WRONG_USAGE)
+        fail(f"--port {port} leaves too few ports for {nodes} nodes: choose a lower one", WRONG_USAGE)
     plan = ClusterPlan(
         data.absolute(),
         ports_from(port, nodes),
@@ -72,13 +73,13 @@ def up(
         sequencer_port=sequencer_port_from(port, nodes),
         proxy_port=_proxy_port(proxy_port, port, nodes) if proxy else None,
     )
-    os.umask(0o077)  # also of its children: logs and etcd's files are for their user alone
+    os.umask(0o077)  # of its children too: logs and etcd's files are readable by this user only
     run(_up(plan, topic, ordering))
 
 
 def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:
-    """The port that was asked for, else the usual one, else any: who only wants a log shall not miss it for its proxy. None, and a
-    word about it, where the proxy is not installed."""
+    """The requested port, else the usual one, else any free one: a taken proxy port must not keep the cluster from starting. None,
+    with a message, if the proxy is not installed."""
     from varlog.cli.proxy import INSTALL, missing_packages
     from varlog.localcluster.plan import proxy_port_from
     from varlog.localcluster.ports import free_ports, is_free
@@ -96,21 +97,21 @@ async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
     from varlog.localcluster.etcd import find_etcd
     from varlog.localcluster.supervisor import Supervisor
 
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, told_to_stop.set)
+        loop.add_signal_handler(number, stop_requested.set)
     if plan.replicated:
-        find_etcd()  # before anything is made
+        find_etcd()  # before anything is created
     supervisor = Supervisor(plan, say=_say)
     _say(f"starting a cluster of {plan.nodes} storage nodes in {plan.data}")
     starting = loop.create_task(_start(supervisor, topic, ordering), name="start")
-    stopping = loop.create_task(told_to_stop.wait(), name="wait for a signal")
+    stopping = loop.create_task(stop_requested.wait(), name="wait for a signal")
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _tell_how(plan, topic)
+            _print_usage(plan, topic)
             await stopping
         _say("stopping")
     finally:
@@ -133,7 +134,7 @@ def _say(what: str) -> None:
 
 
 def _etcd_line(plan: ClusterPlan) -> str:
-    return f"\n  its etcd             {plan.etcd.store}" if plan.replicated else ""
+    return f"\n  etcd                 {plan.etcd.store}" if plan.replicated else ""
 
 
 def _proxy_line(plan: ClusterPlan) -> str:
@@ -141,7 +142,7 @@ def _proxy_line(plan: ClusterPlan) -> str:
 
 
 def _browser_lines(plan: ClusterPlan, topic: str) -> str:
-    """What to do with the proxy."""
+    """How to use the proxy."""
     if not plan.proxy:
         return ""
     entries = f"http://{plan.proxy}/v1/topics/{topic}/entries"
@@ -157,7 +158,7 @@ Over HTTP:
 """
 
 
-def _tell_how(plan: ClusterPlan, topic: str) -> None:
+def _print_usage(plan: ClusterPlan, topic: str) -> None:
     cluster = "" if plan.repository == DEFAULT_CLUSTER else f" --cluster {plan.repository}"
     print(
         f"""

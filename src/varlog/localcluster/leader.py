@@ -1,4 +1,4 @@
-"""Which process of a cluster on this machine leads: the metadata repository that the others point to."""
+"""leading_repository: which metadata repository of a local cluster is the leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_S = 0.05
 
 
 async def leading_repository(plan: ClusterPlan, timeout_s: float) -> str:
-    """The name of its process. Waits while none leads; TimeoutError if none does by then."""
+    """The name of its process. Waits while there is no leader; TimeoutError if there is none by then."""
     if not plan.replicated:
         return "vmr"
     pool = ConnectionPool(TcpTransport(ClusterID(plan.cluster)))

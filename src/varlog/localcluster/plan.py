@@ -1,4 +1,4 @@
-"""ClusterPlan: which processes a cluster on this machine has, where they listen and where their data is."""
+"""ClusterPlan: the processes of a local cluster, their ports and data directories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
 
 CLUSTER_FILE = "cluster.json"
-# What `varlog up` puts into its directory.
+# The files and directories that `varlog up` creates.
 OURS = r"cluster\.json.*|up\.lock|logs|etcd|vmr|vsn-[0-9]+"
 FIRST_NODE_OFFSET = 10
 PROXY_OFFSET = 80
@@ -25,7 +25,7 @@ REPLICATED_PORTS = REPOSITORIES - 1 + 2 * ETCD_MEMBERS
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a data directory remembers, so that a second start restores the same cluster."""
+    """Stored in the data directory, so that a second start runs the same cluster."""
 
     cluster: int
     nodes: int
@@ -35,9 +35,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """`ports` are those of the repository, the manager, and the nodes in order. `replicated_ports`, if there are any, are those of
-    the other repositories, then of the etcd members for these, then for each other. The sequencer remembers nothing: any port will
-    do, if it is the same one when it is started again. `proxy_port` None: without a proxy."""
+    """`ports`: repository, manager, then the nodes. `replicated_ports`, if any: the other repositories, then the client ports and
+    the peer ports of the etcd members. The sequencer stores nothing: it may have any port that stays the same over restarts.
+    `proxy_port` None: without a proxy."""
 
     data: Path
     ports: tuple[int, ...]
@@ -63,7 +63,7 @@ class ClusterPlan:
 
     @property
     def repository(self) -> str:
-        """Where clients find the metadata repositories: `host:port`, or several of them."""
+        """The addresses of the metadata repositories, separated by commas."""
         return ",".join(self.repositories)
 
     @property
@@ -72,7 +72,7 @@ class ClusterPlan:
 
     @property
     def etcd(self) -> EtcdPlan:
-        """Below the repositories of a replicated cluster."""
+        """The store of a replicated cluster's repositories."""
         ports = self.replicated_ports[REPOSITORIES - 1 :]
         logs = self.data / "logs"
         return EtcdPlan(self.data / "etcd", ports[:ETCD_MEMBERS], ports[ETCD_MEMBERS:], logs)
@@ -87,7 +87,7 @@ class ClusterPlan:
 
     @property
     def proxy(self) -> str:
-        """Where the proxy listens; empty where there is none."""
+        """The address of the proxy; empty if there is none."""
         return "" if self.proxy_port is None else f"{HOST}:{self.proxy_port}"
 
     @property
@@ -95,7 +95,7 @@ class ClusterPlan:
         return tuple(f"{HOST}:{port}" for port in self.ports[2:])
 
     def prepare(self) -> None:
-        """Make the directories; refuse a directory that was made for another kind of cluster, or for more nodes."""
+        """Create the directories; refuse a directory of another kind of cluster, or of one with more nodes."""
         disk = OsDisk()
         disk.make_directory(self.data / "logs")
         disk.make_directory(self.data / ("etcd" if self.replicated else "vmr"))
@@ -110,12 +110,12 @@ class ClusterPlan:
             ) from None
         if known.nodes > self.nodes:
             raise StartupError(
-                f"{self.data} holds a cluster of {known.nodes} storage nodes: start it with --nodes {known.nodes} or more"
+                f"{self.data} contains a cluster of {known.nodes} storage nodes: start it with --nodes {known.nodes} or more"
             )
         if known.replicated != self.replicated:
-            # The metadata lie elsewhere: the other kind would find a cluster without topics over nodes full of entries.
+            # The metadata is elsewhere: the other kind would start without topics on nodes full of entries.
             raise StartupError(
-                f"{self.data} holds a cluster with {'three repositories' if known.replicated else 'one repository'}: "
+                f"{self.data} contains a cluster with {'three repositories' if known.replicated else 'one repository'}: "
                 f"start it {'with' if known.replicated else 'without'} --replicated"
             )
         for number in range(1, self.nodes + 1):
@@ -126,23 +126,23 @@ class ClusterPlan:
         )
 
     def check_ports(self) -> None:
-        """Refuse before anything is started if one of the ports is taken."""
+        """Refuse to start if one of the ports is in use."""
         proxy = () if self.proxy_port is None else (self.proxy_port,)
         for port in (*self.ports, *self.replicated_ports, self.sequencer_port, *proxy):
             with socket.socket() as probe:
-                # As a server would: a port that only waits for old packets to die is free.
+                # As a server does: a port in TIME_WAIT is free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind((HOST, port))
                 except (OSError, OverflowError) as error:
                     raise StartupError(
-                        f"port {port} cannot be had ({getattr(error, 'strerror', None) or error}): another cluster may "
+                        f"port {port} is not available ({getattr(error, 'strerror', None) or error}): another cluster may "
                         "be running; stop it, or choose other ports with --port"
                     ) from None
 
     def stages(self) -> list[list[ServerProcess]]:
-        """In the order in which they start, and the other way round stop: etcd if there is one, repositories, nodes,
-        sequencer, manager, and a proxy if there is one."""
+        """In the order in which they start; they stop in reverse: etcd if there is one, repositories, nodes, sequencer, manager,
+        and the proxy if there is one."""
         cluster = f"--cluster-id={self.cluster}"
         vmc = [
             *("vmc", "start", cluster, f"--repository={self.repository}", f"--listen={self.manager}"),
@@ -200,10 +200,10 @@ def replicated_ports_from(first: int) -> tuple[int, ...]:
 
 
 def sequencer_port_from(first: int, nodes: int) -> int:
-    """Behind the last node's."""
+    """After the last node's."""
     return first + FIRST_NODE_OFFSET + nodes
 
 
 def proxy_port_from(first: int, nodes: int) -> int:
-    """7180, unless there are so many nodes that it is one of theirs."""
+    """7180, or a higher one if a node has that port."""
     return max(first + PROXY_OFFSET, sequencer_port_from(first, nodes) + 1)

@@ -1,4 +1,7 @@
-"""ServerProcess: a child that prints `ready HOST:PORT`; its log file, signals and end. It never waits."""
+"""ServerProcess: a child process with its log file, signals and exit code.
+
+No method blocks, except `wait` and `close`.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,20 @@ class ServerProcess:
         prefix: Sequence[str] = (),
         module: str = "varlog.cli.serve",
     ) -> None:
-        """`prefix` is put before the command: whatever moves it to another place and keeps its process id."""
+        """`prefix` is put before the command, for example to run it in a network namespace. It must keep the process id."""
         self.name = name
         self.log = log
         self._arguments = [*prefix, sys.executable, "-m", module, *arguments]
         self._popen: subprocess.Popen[bytes] | None = None
-        self._said = b""
+        self._output = b""
 
     def start(self) -> None:
-        """Must be called in a thread that lives as long as the child should: the kernel takes that thread for
-        the parent."""
+        """Must be called in a thread that lives as long as the child: the kernel regards that thread as the parent."""
         self.close()
-        self._said = b""
+        self._output = b""
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         with self.log.open("ab") as log:
-            # A session of its own: a Ctrl-C in the terminal is for the supervisor, which stops them in order.
+            # A session of its own: Ctrl-C in the terminal reaches only the supervisor, which stops the children in order.
             self._popen = subprocess.Popen(
                 self._arguments,
                 stdin=subprocess.DEVNULL,
@@ -60,18 +62,18 @@ class ServerProcess:
         return self._popen.poll() if self._popen is not None else 0
 
     def address(self) -> str:
-        """Where it listens, once it has said so; before that, nothing."""
-        if self._popen is not None and self._popen.stdout is not None and b"\n" not in self._said:
-            self._said += self._popen.stdout.read() or b""
-        word, _, rest = self._said.partition(b"\n")[0].partition(b" ")
-        return rest.decode() if word == b"ready" and b"\n" in self._said else ""
+        """The address from its `ready` line; empty before that."""
+        if self._popen is not None and self._popen.stdout is not None and b"\n" not in self._output:
+            self._output += self._popen.stdout.read() or b""
+        word, _, rest = self._output.partition(b"\n")[0].partition(b" ")
+        return rest.decode() if word == b"ready" and b"\n" in self._output else ""
 
     def signal(self, number: signal.Signals) -> None:
         if self._popen is not None and self._popen.poll() is None:
             self._popen.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """True if it has ended within the time."""
+        """True if it ended within the time."""
         if self._popen is None:
             return True
         try:
@@ -81,7 +83,7 @@ class ServerProcess:
         return True
 
     def close(self) -> None:
-        """Kill it if it still runs, and let go of its pipe."""
+        """Kill it if it still runs, and close its pipe."""
         if self._popen is None:
             return
         if self._popen.poll() is None:
@@ -92,7 +94,7 @@ class ServerProcess:
         self._popen = None
 
     def last_words(self) -> str:
-        """The last line of its log, without the command's name: most often why it ended."""
+        """The last line of its log, without the command's name: usually the reason why it ended."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()
         except OSError:

@@ -1,4 +1,4 @@
-"""Supervisor: a cluster's processes on this machine: starts them, restarts the dead, stops them in order."""
+"""Supervisor: starts, restarts and stops the processes of a local cluster."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from varlog.runtime.disk import FileLock, OsDisk, make_ours_private
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
-LOOK_S = 0.05
+POLL_S = 0.05
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
-# A process that ran for so long had a good start: the next restart waits no longer than the first.
+# A process that ran for this long started well: the backoff begins again at its minimum.
 STABLE_S = 10.0
 
 
 def say_nothing(what: str) -> None:
-    """For those who do not want to hear of it."""
+    """Discard the message."""
 
 
 @dataclass
-class _Care:
-    """What the supervisor knows of one process."""
+class _Supervised:
+    """One process and its restarts."""
 
     process: ServerProcess
     supervised: bool = True
@@ -40,19 +40,19 @@ class _Care:
 
 
 class Supervisor:
-    """One cluster. `say` hears what happens to its processes."""
+    """One cluster. `say` is called with a sentence when a process ends or is back."""
 
     def __init__(self, plan: ClusterPlan, *, say: Callable[[str], None] = say_nothing) -> None:
         self.plan = plan
         self._say = say
-        self._stages = [[_Care(process) for process in stage] for stage in plan.stages()]
+        self._stages = [[_Supervised(process) for process in stage] for stage in plan.stages()]
         self._cares = {care.process.name: care for stage in self._stages for care in stage}
         self._lock: FileLock | None = None
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
-        """What a client connects to."""
+        """The address that clients connect to."""
         return self.plan.repository
 
     def pids(self) -> dict[str, int]:
@@ -63,8 +63,8 @@ class Supervisor:
         return {name: care.restarts for name, care in self._cares.items()}
 
     async def start(self) -> None:
-        """Start all and wait until each has said `ready`; if one cannot start, none is left running."""
-        self._take_directory()
+        """Start all processes and wait until each is ready; if one cannot start, none is left running."""
+        self._lock_directory()
         try:
             self.plan.check_ports()
             for care in self._cares.values():
@@ -76,8 +76,8 @@ class Supervisor:
         self._watch = asyncio.get_running_loop().create_task(self._supervise(), name="supervise")
 
     async def stop(self) -> None:
-        """The manager first, so that it takes no leaving node for a dead one; the repository after the nodes:
-        they still report to it; what it keeps its metadata in comes last."""
+        """Stop the manager first, so that it does not repair what is being stopped; the repository after the nodes, which still
+        report to it; and its store last."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
@@ -94,7 +94,7 @@ class Supervisor:
                 self._lock = None
 
     def kill(self, name: str, *, restart: bool = True) -> None:
-        """kill -9. With `restart` it is supervised as if it had died by itself."""
+        """kill -9. With `restart` the supervisor restarts it, as after a crash."""
         care = self._cares[name]
         care.supervised = restart
         care.process.signal(signal.SIGKILL)
@@ -104,21 +104,21 @@ class Supervisor:
         self._cares[name].process.signal(number)
 
     async def restart(self, name: str) -> None:
-        """Start again what was killed without restart, and wait until it is ready."""
+        """Start a process that was killed without restart, and wait until it is ready."""
         care = self._cares[name]
         self._start(care)
         care.supervised = True
         await self._wait_ready([care])
 
     async def wait_restarted(self, name: str, times: int = 1) -> None:
-        """Until the supervisor has brought it back `times` times and it is ready."""
+        """Wait until the supervisor has restarted it `times` times and it is ready."""
         care = self._cares[name]
         async with asyncio.timeout(READY_TIMEOUT_S):
             await wait_until(lambda: care.restarts >= times and bool(care.process.address()))
 
-    # --- how --------------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------------
 
-    def _take_directory(self) -> None:
+    def _lock_directory(self) -> None:
         data = self.plan.data
         try:
             disk = OsDisk()
@@ -133,12 +133,12 @@ class Supervisor:
         except OSError as error:
             raise StartupError(f"{data} cannot be used for data: {error}. Choose another --data") from None
 
-    def _start(self, care: _Care) -> None:
+    def _start(self, care: _Supervised) -> None:
         care.process.start()
         care.started_at = asyncio.get_running_loop().time()
         care.restart_at = None
 
-    async def _wait_ready(self, cares: Sequence[_Care]) -> None:
+    async def _wait_ready(self, cares: Sequence[_Supervised]) -> None:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 for care in cares:
@@ -156,11 +156,11 @@ class Supervisor:
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             for care in [care for care in self._cares.values() if care.supervised]:
-                self._look_after(care, loop.time())
+                self._check_process(care, loop.time())
 
-    def _look_after(self, care: _Care, now: float) -> None:
+    def _check_process(self, care: _Supervised, now: float) -> None:
         process = care.process
         code = process.ended()
         if code is None:
@@ -179,7 +179,7 @@ class Supervisor:
             care.restarts += 1
             care.announced = False
 
-    async def _end(self, cares: Sequence[_Care]) -> None:
+    async def _end(self, cares: Sequence[_Supervised]) -> None:
         for care in cares:
             care.process.signal(signal.SIGCONT)
             care.process.signal(signal.SIGTERM)

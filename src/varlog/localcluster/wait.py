@@ -1,4 +1,4 @@
-"""Waits for a cluster on this machine: until its nodes are registered, its topic is made, and all of its replicas run."""
+"""Waits for a local cluster: nodes registered, topic created, replicas running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 60.0
 STREAMS_TIMEOUT_S = 10.0
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 async def make_topic(
@@ -29,56 +29,55 @@ async def make_topic(
     stripe_size: int = 0,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Wait until every node is registered and alive, make the topic, and wait until all streams run.
+    """Wait until every node is registered and alive, create the topic, and wait until all streams run.
 
-    One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
-    others.
+    A stream that does not start, for example because of a damaged replica, is reported through `say` and not waited for.
     """
     from varlog.model.errors import PreconditionFailed, Unavailable
 
     loop = asyncio.get_running_loop()
-    silent: list[int] = []
+    stopped: list[int] = []
     await wait_nodes(plan)
-    patience = loop.time() + STREAMS_TIMEOUT_S
-    async with _looking(plan) as look:
+    deadline = loop.time() + STREAMS_TIMEOUT_S
+    async with _polling(plan) as poll:
         while True:
             try:
-                seen = await look.admin.status()
-                silent = _not_running(seen)
+                seen = await poll.admin.status()
+                stopped = _not_running(seen)
                 if seen.view.topic_named(topic) is None:
-                    await look.admin.create_topic(
+                    await poll.admin.create_topic(
                         topic,
                         streams=plan.streams,
                         replicas=plan.replicas,
                         ordering=ordering,
                         stripe_size=stripe_size,
                     )
-                elif not silent or loop.time() > patience:
+                elif not stopped or loop.time() > deadline:
                     break
             except (PreconditionFailed, Unavailable) as error:
-                # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
-                look.why = f" ({error})"
-            await asyncio.sleep(LOOK_S)
-    if silent:
-        say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")
+                # On a busy machine a node may stop answering for a moment, or a stream may start slowly: try again.
+                poll.why = f" ({error})"
+            await asyncio.sleep(POLL_S)
+    if stopped:
+        say(f"log streams {stopped} do not run: see `varlog status --cluster {plan.repository}`")
 
 
 async def wait_nodes(plan: ClusterPlan) -> None:
-    """Until every node is registered and alive: processes that are ready may not have met yet."""
+    """Until every node is registered and alive: processes that are ready may not be connected yet."""
     from varlog.model.errors import Unavailable
 
-    async with _looking(plan) as look:
+    async with _polling(plan) as poll:
         while True:
             try:
-                if sum(health.alive for health in (await look.admin.status()).nodes) >= plan.nodes:
+                if sum(health.alive for health in (await poll.admin.status()).nodes) >= plan.nodes:
                     return
             except Unavailable as error:
-                look.why = f" ({error})"
-            await asyncio.sleep(LOOK_S)
+                poll.why = f" ({error})"
+            await asyncio.sleep(POLL_S)
 
 
 async def all_run(admin: Admin) -> None:
-    """Until every replica of every stream runs. Who cannot say so just now is asked again."""
+    """Until every replica of every stream runs. An unavailable manager is asked again."""
     from varlog.model.errors import Unavailable
 
     while True:
@@ -104,36 +103,36 @@ def runs_whole(seen: ClusterStatus) -> bool:
     return all(found.state is StreamState.RUNNING and whole(found) for found in seen.view.streams)
 
 
-async def wait_until(there: Callable[[], bool], every_s: float = 0.01) -> None:
-    """Look again and again: what happens in other processes tells nobody. The caller sets the deadline."""
+async def wait_until(condition: Callable[[], bool], every_s: float = 0.01) -> None:
+    """Poll a condition: other processes do not notify us. The caller sets the deadline."""
     while True:
-        if there():
+        if condition():
             return
         await asyncio.sleep(every_s)
 
 
 @dataclass
-class _Look:
-    """`why`: what stood in the way the last time."""
+class _Poll:
+    """`why`: what prevented it the last time."""
 
     admin: Admin
     why: str = ""
 
 
 @asynccontextmanager
-async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
-    """Somebody looks at the cluster again and again; StartupError if that takes too long."""
+async def _polling(plan: ClusterPlan) -> AsyncIterator[_Poll]:
+    """Poll the cluster; StartupError if that takes too long."""
     from varlog import aio
     from varlog.model.errors import StartupError
 
     why = ""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S), aio.admin(plan.repository) as admin:
-            look = _Look(admin)
+            poll = _Poll(admin)
             try:
-                yield look
+                yield poll
             finally:
-                why = look.why
+                why = poll.why
     except TimeoutError:
         raise StartupError(
             f"the cluster did not come up within {READY_TIMEOUT_S:g} s{why}: see the logs in {plan.data / 'logs'}"
