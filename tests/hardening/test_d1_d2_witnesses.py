@@ -93,7 +93,7 @@ def test_d1_a_node_is_a_witness_of_positions_in_streams_that_it_does_not_hold() 
         cluster.lose_newest_cuts(1)
         await cluster.until(cluster.is_stopped)
         assert (await cluster.topic()).known == newest.glsn
-        with pytest.raises(Unavailable, match="node 1 was not heard yet"):
+        with pytest.raises(Unavailable, match="node 1 has not reported yet"):
             await cluster.tail()
         await log.close()
 
@@ -190,7 +190,7 @@ def test_d1_nothing_is_answered_or_assigned_while_a_damaged_replica_may_know_mor
         await asyncio.sleep(20.0)  # all nodes are in session
         with pytest.raises(Rejected, match="is STOPPED"):
             await log.append(b"after")
-        with pytest.raises(Unavailable, match="the replica on node 2 was not heard yet"):
+        with pytest.raises(Unavailable, match="the replica on node 2 has not reported yet"):
             await cluster.tail()
         async with await cluster.admin() as admin:
             assert (await admin.adopt_order("orders", dry_run=True)).silent == (2,)

@@ -247,7 +247,7 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
         await cluster.until(reported)
         shown = await cluster.adopt()
         (why,) = shown.conflicts
-        assert "were told of projection 2" in why and "start node 2, which may keep it" in why
+        assert "know of projection 2" in why and "start node 2, which may keep it" in why
         assert not shown.adopted and await cluster.is_stopped()
         cluster.nodes[2].boot()
 

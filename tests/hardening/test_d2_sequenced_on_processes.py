@@ -86,7 +86,7 @@ def test_d2_an_older_copy_of_the_repository_of_a_sequenced_topic(tmp_path: Path)
             where = ("--cluster", cluster.address)
             shown = cluster.varlog("status", *where)
             assert shown.returncode == 1 and f"STOPPED: topic {SEQUENCED}" in shown.stdout, shown.stdout
-            assert f"was told of projection {newest}, the repository has projection" in shown.stdout
+            assert f"knows of projection {newest}, the repository has projection" in shown.stdout
             assert await cluster.try_append(1), "an entry was taken in a topic that is stopped"
 
             dry = cluster.varlog("topic", "adopt-order", SEQUENCED, *where)

@@ -15,8 +15,9 @@ WITNESS_GRACE_S: Final = 3.0
 class MetadataRepositoryConfig:
     """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
 
-    `leases_survive_restart`: whoever got a lease before this start may still believe in it. False only where all of them live and
-    die with this very process. As a term begins, positions wait `witness_grace_s` for the word of a node that cannot be reached.
+    `leases_survive_restart`: a process that got a lease before this start may still rely on it. False only if all of
+    them live and die with this process. As a term begins, positions wait `witness_grace_s` for the report of a node
+    that cannot be reached.
     """
 
     cluster: ClusterID

@@ -1,4 +1,7 @@
-"""LeaderTerm: one time of leading: state, commit loop, sessions and service over one opening of the store, and how they end."""
+"""LeaderTerm: one term of leadership, over one opening of the store.
+
+It owns state, commit loop, sessions and service, and ends them together.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _log = get_logger("metarepo")
 
 
 class LeaderTerm:
-    """Made by `begin`. Answers until it is over; then nothing of it answers, orders or pushes any more."""
+    """Made by `begin`. It answers until it is over; then nothing of it answers, orders or sends any more."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class LeaderTerm:
             self._tasks,
             config.witness_grace_s,
             lambda: self.term,
-            self._leases.heard,
+            self._leases.witnesses_reported,
         )
         self._service = RepositoryService(
             state,
@@ -130,18 +133,18 @@ class LeaderTerm:
         self._dispatcher.handle(call, message, payload)
 
     async def wait_over(self) -> BaseException:
-        """Why it cannot go on, once it cannot: the leadership was lost, the store failed, or a law broke."""
+        """Wait until it is over, and return why: the leadership was lost, the store failed, or a law broke."""
         return await asyncio.shield(self._over)
 
     def silence(self, error: Unavailable) -> None:
-        """From now on everyone who asks is told `error`."""
+        """From now on every request is answered with `error`."""
         self._service.stop(error)
         self.witnesses.end(error)
         self._leases.end()
         self.sessions.end()
 
     async def end(self, error: Unavailable) -> None:
-        """Nothing of this term goes on. Those who wait are told `error`, or that the outcome is not known."""
+        """End everything of this term. Waiting requests fail with `error`, or with an unknown outcome."""
         self.silence(error)
         await self._tasks.close()
         await self._dispatcher.close()
@@ -158,9 +161,9 @@ class LeaderTerm:
         self.witnesses.ended(node)
 
     def term_over(self, node: NodeID, stale: StaleTerm) -> None:
-        """A node has seen a later term, or another opening in ours. Where somebody else leads, the store refuses to keep what
-        follows, and this term is over. Else the store went back in time: then its terms go on above what was seen, and no topic
-        is ordered before all nodes have told what they know."""
+        """A node has seen a later term, or another opening in ours. If another repository leads, the store refuses to
+        keep what follows, and this term is over. Otherwise the store went back in time: its terms then continue above
+        what was seen, and no topic is ordered before all nodes have reported what they know."""
         if self._raising_term or stale.seen < self.term:
             return
         if stale.seen - self.term > TERM_JUMP_MAX:
@@ -168,7 +171,9 @@ class LeaderTerm:
             return
         self._raising_term = True
         why = f"the metadata went back in time: {stale}"
-        _log.critical(logfmt(why + "; every topic waits until all nodes have told what they know", node=node))
+        _log.critical(
+            logfmt(why + "; every topic waits until all nodes have reported what they know", node=node)
+        )
         for topic in self.state.view.topics:
             self.witnesses.stop(topic.topic, why, topic.known)
 
@@ -184,7 +189,7 @@ class LeaderTerm:
         raise await self._store.wait_lost()
 
     async def _follow_repositories(self) -> None:
-        """Clients and the manager learn from the view whom else they can ask."""
+        """The view shows clients and the manager which other repositories they can ask."""
         known = self.state.view.repositories
         while True:
             known = found = await self._store.wait_repositories(known)

@@ -1,4 +1,6 @@
-"""What the metadata store holds, key by key, and its bytes. Versioned: `cluster` says the format of everything beside it.
+"""Records: what the metadata store holds under each key, as bytes.
+
+Versioned: `cluster` has the format of everything beside it.
 
     cluster               format version, cluster id and UUID, revision, ids given out, where manager and sequencers are
     node/<id>             a storage node            \\

@@ -1,4 +1,7 @@
-"""MetadataRepository: the process that knows who exists and gives the order, or waits to: listen, campaign, term, and again."""
+"""MetadataRepository: the process that keeps membership and order, or waits to lead.
+
+It listens, campaigns, leads for a term, and campaigns again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# Between two terms: whoever else waits may come first.
+# Between two terms: another repository that waits may come first.
 CAMPAIGN_PAUSE_S: Final = 0.1
 
 _log = get_logger("metarepo")
@@ -64,8 +67,8 @@ class MetadataRepository:
         return self._leader_term.state.view if self._leader_term is not None else None
 
     async def start(self) -> None:
-        """Listen, and lead if nobody shares the store; else wait for that in the background. StartupError says why not, and leaves
-        nothing behind."""
+        """Listen, and lead if nobody shares the store; else wait for that in the background. StartupError says why not,
+        and leaves nothing behind."""
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._handle)
@@ -79,7 +82,7 @@ class MetadataRepository:
             _log.info(logfmt("metadata repository listens", address=self.address, store=self._store.place))
 
     async def stop(self) -> None:
-        """Clean end; what is durable stays, what was not answered is told so."""
+        """Clean end; what is durable stays, requests that were not answered get an error."""
         stopping = Unavailable("the metadata repository is stopping")
         if self._leader_term is not None:
             self._leader_term.silence(stopping)
@@ -93,19 +96,20 @@ class MetadataRepository:
         await self._store.close()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until the repository cannot go on (its own store failed, a law broke); its process must end then."""
+        """Wait until the repository has failed (its own store failed, a law broke); its process must end then."""
         if self._failure is None:
             raise StartupError("the metadata repository was not started")
         return await asyncio.shield(self._failure)
 
     def _handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
-        """Looked at for every request, by the clock: who stood still may have lost his lease and not heard of it yet (law 7)."""
+        """Checked for every request, by the clock: a process that was paused may have lost its lease without knowing it
+        yet (law 7)."""
         if self._leader_term is None or not self._store.leads:
             raise NotLeader(self._store.leader)
         self._leader_term.handle(call, message, payload)
 
     async def _run_terms(self) -> None:
-        """Term after term. What the store says decides each time anew; nothing is carried over from one to the next."""
+        """Run term after term. The store decides each time; nothing is carried over from one term to the next."""
         while True:
             if self._leader_term is None and not await self._campaign():
                 await self._pause()

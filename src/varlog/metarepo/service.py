@@ -1,4 +1,7 @@
-"""RPC of the metadata repository for clients and the manager: the view, tails, trims, membership. Handlers never wait in a task."""
+"""RepositoryService: the RPC of the repository for clients and the manager.
+
+The view, tails, trims, membership. Handlers never wait in a task.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.tasks import Tasks
 
 VIEW_WAITERS_MAX: Final = 10_000
-# The newest of what the store complains of is told with each view.
+# The newest complaints of the store come with each view.
 COMPLAINTS_MAX: Final = 8
 # A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
 TRIM_CONFIRM_S: Final = 10.0
@@ -161,10 +164,10 @@ class RepositoryService:
             call.reply(self._view_is())
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
-        """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
-        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of, once every
-        registered node and every replica was heard in this term. Not of one whose nodes are missed, or that has lost or damaged
-        replicas: they may know newer positions."""
+        """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic
+        only the trim is known here; its tail is the sequencer's. Of a stopped topic: the newest position that any node
+        knows, once every registered node and every replica has reported in this term. Not of one whose nodes are
+        missed, or that has lost or damaged replicas: they may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
@@ -180,7 +183,7 @@ class RepositoryService:
                 unheard := self._witnesses.awaited or self._witnesses.unheard_on(topic.topic)
             ):
                 whose = "" if self._witnesses.awaited else "the replica on "
-                why = f"{topic.stopped}, and {whose}node {', '.join(map(str, unheard))} was not heard yet"
+                why = f"{topic.stopped}, and {whose}node {', '.join(map(str, unheard))} has not reported yet"
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
@@ -193,8 +196,8 @@ class RepositoryService:
     # --- trims ---------------------------------------------------------------------------------------------------------
 
     def _trim_topic(self, call: Call | None, request: m.TrimTopic, payload: bytearray) -> None:
-        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered. Not before the nodes
-        were heard: they may know newer positions, which can be trimmed."""
+        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered. Not before
+        the nodes have reported: they may know newer positions, which can be trimmed."""
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
@@ -302,7 +305,8 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _seal_stream(self, call: Call | None, request: m.SealStream, payload: bytearray) -> None:
-        """Not before the nodes were heard, and never against one of them: it would end at an older order than there is (law 6)."""
+        """Not before the nodes have reported, and never against one of them: it would end at an older order than exists
+        (law 6)."""
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:

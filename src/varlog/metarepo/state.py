@@ -1,4 +1,4 @@
-"""RepositoryState: everything the metadata repository knows for sure (members and order), loaded from and kept in its store.
+"""RepositoryState: members and order, loaded from and kept in the store.
 
 It holds only what is durable: the commit loop changes it after the store's commit returned, never before.
 """
@@ -26,15 +26,15 @@ from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 
 
 class RepositoryState:
-    """Members and order, and who holds what (an index of the view): `streams`, `streams_on` and `holders` are of the topics that
-    are ordered here, `units_on` of the sequenced ones."""
+    """Members and order, and who holds what (an index of the view): `streams`, `streams_on` and `holders` are of the
+    topics that are ordered here, `units_on` of the sequenced ones."""
 
     def __init__(self, members: Members, order: Order) -> None:
         self.order = order
-        # Topics that a node has contradicted just now: nothing is ordered in them, until that is durable (`Topic.stopped`).
+        # Topics that a node has just contradicted: nothing is ordered in them, until that is durable (`Topic.stopped`).
         self.distrusted: dict[TopicID, str] = {}
-        # Nothing at all is ordered before the nodes have told what they know of the order: see Witnesses.
-        self.heard = True
+        # Whether the nodes have reported what they know of the order; nothing is ordered before. Moved by Witnesses alone.
+        self.witnessed = True
         self.members = members
         self._index(members.view)
 
@@ -81,11 +81,11 @@ class RepositoryState:
     def may_give(self, topic: TopicID) -> bool:
         """Whether positions of this topic may be given: no node is known to have seen another order."""
         found = self.topics.get(topic)
-        return self.heard and topic not in self.distrusted and (found is None or not found.stopped)
+        return self.witnessed and topic not in self.distrusted and (found is None or not found.stopped)
 
     def may_order(self, reports: ReportTable, taken: Iterable[Report]) -> bool:
-        """Whether a cut would hold anything because of what was just reported. Of the reports of one batch only the last replica's
-        is worth a wake-up."""
+        """Whether a cut would hold anything because of what was just reported. Of the reports of one batch only the
+        last replica's is worth a wake-up."""
         for report in taken:
             stream = self.streams.get(report.log_stream)
             if stream is not None:
@@ -97,7 +97,7 @@ class RepositoryState:
 
     def next_cut(self, reports: ReportTable) -> Cut | None:
         """What may be ordered now, of the streams that have something new."""
-        if not self.heard:
+        if not self.witnessed:
             return None
         candidates: list[Candidate] = []
         streams, ends = self.streams, self.order.committed_ends
@@ -119,8 +119,8 @@ class RepositoryState:
 def load_state(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
 ) -> tuple[RepositoryState, list[Change]]:
-    """The state that `items` hold, and what must be written first: if they hold none, if they are of an earlier format, or if they
-    have no UUID of the cluster (then it is `fresh_uuid`). StartupError: they are not ours."""
+    """The state that `items` hold, and what must be written first: if they hold none, if they are of an earlier format,
+    or if they have no UUID of the cluster (then it is `fresh_uuid`). StartupError: they are not ours."""
     if not items:
         members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
         first: list[Change] = [records.put_cluster(members)]

@@ -1,4 +1,4 @@
-"""PURE. Leases (R-SEQ-13): until when a node or sequencer may still answer, and what its units must have done first.
+"""PURE. Lease rules: until when a holder may answer, and its duties (R-SEQ-13).
 
 How a lease is counted, here and at its holder, is in model.lease.
 """
@@ -30,16 +30,16 @@ class Duty(NamedTuple):
     epoch: Epoch
     low: LLSN
 
-    def done(self, told: Duty) -> bool:
-        return told.epoch >= self.epoch and told.low >= self.low
+    def done(self, reported: Duty) -> bool:
+        return reported.epoch >= self.epoch and reported.low >= self.low
 
 
-Told = Mapping[LogStreamID, Duty]
+ReportedDuties = Mapping[LogStreamID, Duty]
 
 
 class LeaseBook:
-    """Until when the lease of each holder may hold, by both clocks. `begun`: one that nothing is known of may have got one from the
-    term before, just now; None: there was nobody before."""
+    """Until when the lease of each holder may hold, by both clocks. `begun`: one that nothing is known of may have got
+    one from the term before, just now; None: there was nobody before."""
 
     def __init__(self, begun: Instant | None) -> None:
         self._unknown = begun.after(LEASE_US) if begun is not None else BEGINNING
@@ -49,7 +49,7 @@ class LeaseBook:
         self._ends[holder] = now.after(LEASE_US).latest(self._end(holder))
 
     def left_us(self, holder: Holder, now: Instant) -> int:
-        """0: it certainly answers nobody any more."""
+        """0: it certainly answers nothing any more."""
         return self._end(holder).left_us(now)
 
     def _end(self, holder: Holder) -> Instant:
@@ -62,8 +62,9 @@ class LeaseBook:
 
 
 def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
-    """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more: clients that
-    missed a projection may believe in it. Where a node was told of a newer projection than ours nobody serves by ours."""
+    """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more:
+    clients that missed a projection may rely on it. If a node knows of a newer projection than ours, none serves by
+    ours."""
     topics = {found.topic: found for found in view.topics}
     found: dict[LogStreamID, Duty] = {}
     for projection in view.projections:
@@ -77,26 +78,27 @@ def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
 
 
 def with_handovers(node: NodeID, log_stream: LogStreamID, duty: Duty, handovers: Iterable[Handover]) -> Duty:
-    """A unit that a proposal could not seal is sealed by us, if we still reach it: then nobody waits for its lease."""
+    """A unit that a proposal could not seal is sealed by us, if we still reach it: then its lease need not be waited for."""
     for handover in handovers:
         if (log_stream, node) in handover.units and handover.epoch > duty.epoch:
             duty = Duty(handover.epoch, duty.low)
     return duty
 
 
-def lacks(told: Told, demanded: Mapping[LogStreamID, Duty]) -> bool:
-    """Whether one of a node's units is behind. Until it is not, the node's lease grows no longer: in an older epoch, or with
-    entries that were trimmed, it would answer from a world that is over."""
+def lacks(reported: ReportedDuties, demanded: Mapping[LogStreamID, Duty]) -> bool:
+    """Whether one of a node's units is behind. Until it is not, the node's lease is not extended: in an older epoch, or
+    with entries that were trimmed, it would answer from a state that is over."""
     return any(
-        log_stream in demanded and not demanded[log_stream].done(unit) for log_stream, unit in told.items()
+        log_stream in demanded and not demanded[log_stream].done(unit)
+        for log_stream, unit in reported.items()
     )
 
 
-def waited_for(handover: Handover, told: Mapping[NodeID, Told]) -> tuple[Holder, ...]:
-    """Whose leases must be over first. A unit that has said to be in the new epoch was sealed."""
+def waited_for(handover: Handover, reported: Mapping[NodeID, ReportedDuties]) -> tuple[Holder, ...]:
+    """Whose leases must be over first. A unit that has reported the new epoch was sealed."""
     holders: dict[Holder, None] = {}
     for log_stream, node in handover.units:
-        unit = told.get(node, {}).get(log_stream)
+        unit = reported.get(node, {}).get(log_stream)
         if unit is None or unit.epoch < handover.epoch:
             holders[node] = None
     if handover.sequencer is not None:
@@ -105,10 +107,11 @@ def waited_for(handover: Handover, told: Mapping[NodeID, Told]) -> tuple[Holder,
 
 
 def trim_waits_for(
-    view: ClusterView, topic: TopicID, glsn: GLSN, told: Mapping[NodeID, Told]
+    view: ClusterView, topic: TopicID, glsn: GLSN, reported: Mapping[NodeID, ReportedDuties]
 ) -> tuple[Holder, ...]:
-    """Who may still serve what was trimmed up to `glsn`. One of the chain that has told nothing of its unit yet may: it was made
-    a moment ago, or came into its first epoch since. One that is away and has none holds nobody up."""
+    """Which holders may still serve what was trimmed up to `glsn`. A node of the chain that has not reported its unit
+    yet may: the unit was just made, or has entered its first epoch since. A node that is away and has none delays
+    nothing."""
     projection = view.projection(topic)
     if projection is None:
         return ()
@@ -116,7 +119,7 @@ def trim_waits_for(
     for chain in projection.chains:
         low = projection.llsn_from(chain.log_stream, max(GLSN(glsn + 1), projection.first))
         for node in chain.members:
-            units = told.get(node)
+            units = reported.get(node)
             unit = units.get(chain.log_stream) if units is not None else None
             unheard = units is None or (unit is None and node in chain.nodes)
             if unheard or (unit is not None and unit.low < low):

@@ -1,4 +1,7 @@
-"""Leases: who may answer for log units and positions now, what nodes are ordered to do, and who waits for either (R-SEQ-13)."""
+"""Leases: which nodes and sequencers may answer now, and what they must do first.
+
+It also keeps the requests that wait until a lease is over (R-SEQ-13).
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from varlog.model.projection import SequencerID
 from varlog.rpc.messages import LeaseReply, RequestLease, UnitOrder
 from varlog.runtime.environment import Clock, instant_of
 
-# A wait is looked at again a little after it may be over: clocks need not agree to the microsecond.
-LOOK_AGAIN_S: Final = 0.001
+# A wait is checked again a little after it may be over: clocks need not agree to the microsecond.
+CHECK_AGAIN_S: Final = 0.001
 
 
 @dataclass(slots=True)
 class _Node:
-    """What one node said in its present session, and was told last. `lease_s` 0: it was given none in this session."""
+    """What one node asked for in its present session, and was sent last. `lease_s` 0: it was granted none in this session."""
 
     asked: int = 0
     stamp: int = 0
@@ -37,7 +40,7 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """`done` is called once none of those that `whom` tells may answer any more."""
+    """`done` is called once none of the holders that `whom` returns may answer any more."""
 
     whom: Callable[[], Iterable[Holder]]
     done: Callable[[], None]
@@ -45,9 +48,9 @@ class _Wait:
 
 
 class Leases:
-    """Those of one term. `leads` is looked at for every grant; `tell` sends something to a node in session.
+    """Those of one term. `leads` is checked for every grant; `send` sends a lease to a node in session.
 
-    A lease that is not to grow is told again as it was, so that a node goes on for as long as it may.
+    A lease that must not be extended is sent again as it was, so that a node continues for as long as it may.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Leases:
         # The only node of each chain that has one.
         self._alone: dict[LogStreamID, NodeID] = {}
         self._nodes: dict[NodeID, _Node] = {}
-        self._told: dict[NodeID, dict[LogStreamID, Duty]] = {}
+        self._reported: dict[NodeID, dict[LogStreamID, Duty]] = {}
         self._handovers: list[Handover] = []
         self._waits: dict[_Wait, None] = {}
 
@@ -82,43 +85,43 @@ class Leases:
         self._nodes[node] = _Node()
 
     def asked(self, node: NodeID, ask: RequestLease) -> None:
-        """A node in session asks. It is answered once the nodes were heard: one of them may know of a newer projection, and what a
-        lease of the term before allows it may do until that is over."""
+        """A node in session asks. It is answered once the nodes have reported: one of them may know of a newer
+        projection, and what a lease of the term before allows is allowed until that is over."""
         known = self._nodes.setdefault(node, _Node())
-        self._told[node] = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
-        known.asked, known.streams = ask.stamp, tuple(self._told[node])
-        if self._state.heard:
+        self._reported[node] = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
+        known.asked, known.streams = ask.stamp, tuple(self._reported[node])
+        if self._state.witnessed:
             self._answer(node, known)
 
-    def heard(self) -> None:
-        """The nodes were heard: those that have asked meanwhile are answered."""
+    def witnesses_reported(self) -> None:
+        """The nodes have reported: those that have asked meanwhile are answered."""
         for node, known in self._nodes.items():
             if known.asked:
                 self._answer(node, known)
 
     def _answer(self, node: NodeID, known: _Node) -> None:
-        told, demanded = self._told[node], self._demanded(node)
+        reported, demanded = self._reported[node], self._demanded(node)
         doubted = any(
             log_stream in self._epochs and self._epochs[log_stream][0] in self._state.distrusted
-            for log_stream in told
+            for log_stream in reported
         )
-        if self._leads() and not doubted and not self._stopped(node) and not rules.lacks(told, demanded):
+        if self._leads() and not doubted and not self._stopped(node) and not rules.lacks(reported, demanded):
             self._book.grant(node, instant_of(self._clock))
             known.stamp, known.lease_s = known.asked, LEASE_S
-        self._look_all()
+        self._check_waits()
         self._send(node, self._lease_of(node, known, demanded))
 
     def view_changed(self) -> None:
-        """Nodes whose orders are others now hear of it at once."""
+        """Nodes whose orders have changed are sent the new ones immediately."""
         self._book.forget_ended(instant_of(self._clock))
         nodes = {found.node for found in self._state.view.nodes}
         for node in [found for found in self._nodes if found not in nodes]:
             del self._nodes[node]
-            self._told.pop(node, None)
-        if self._state.heard:
-            self._tell_orders()
+            self._reported.pop(node, None)
+        if self._state.witnessed:
+            self._send_orders()
 
-    def _tell_orders(self) -> None:
+    def _send_orders(self) -> None:
         for node, known in self._nodes.items():
             if known.asked:
                 before = known.orders
@@ -163,7 +166,7 @@ class Leases:
     # --- Sequencers ----------------------------------------------------------------------------------------------------------
 
     def renewed(self, sequencer: SequencerID, stamp: int) -> LeaseReply:
-        """The answer to a registered sequencer: with the epochs it must not be behind of."""
+        """The answer to a registered sequencer: with the epochs that it must not be behind."""
         granted = self._leads() and not self._stopped(sequencer)
         if granted:
             self._book.grant(sequencer, instant_of(self._clock))
@@ -172,23 +175,24 @@ class Leases:
     # --- Waiting -------------------------------------------------------------------------------------------------------------
 
     def hand_over(self, handover: Handover, done: Callable[[], None]) -> None:
-        """Nothing more is granted to those whom it takes something from; `done` once none of them may answer. Must be followed by
-        `handed_over`. Units that are still reached are sealed on the way: then there is no lease to wait for."""
+        """Nothing more is granted to the holders that lose something by it; `done` once none of them may answer. Must
+        be followed by `handed_over`. Units that are still reached are sealed on the way: then there is no lease to wait
+        for."""
         self._handovers.append(handover)
         if handover.units:
-            self._tell_orders()
-        self._wait(lambda: rules.waited_for(handover, self._told), done)
+            self._send_orders()
+        self._wait(lambda: rules.waited_for(handover, self._reported), done)
 
     def handed_over(self, handover: Handover) -> None:
-        """The new projection holds, or was refused: leases are granted again, to who is not behind."""
+        """The new projection holds, or was refused: leases are granted again, to holders that are not behind."""
         self._handovers.remove(handover)
 
     def await_trim(self, topic: TopicID, glsn: GLSN, done: Callable[[], None]) -> None:
         """`done` once every node has applied the trim, or may not answer any more."""
-        self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._told), done)
+        self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._reported), done)
 
     def end(self) -> None:
-        """Nobody is told anything any more, and nobody waits."""
+        """Nothing is sent any more, and nothing waits."""
         self._nodes.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
@@ -196,18 +200,18 @@ class Leases:
                 wait.timer.cancel()
 
     def _stopped(self, holder: Holder) -> bool:
-        return any(holder in rules.waited_for(handover, self._told) for handover in self._handovers)
+        return any(holder in rules.waited_for(handover, self._reported) for handover in self._handovers)
 
     def _wait(self, whom: Callable[[], Iterable[Holder]], done: Callable[[], None]) -> None:
         wait = _Wait(whom, done)
         self._waits[wait] = None
-        self._look(wait)
+        self._check_wait(wait)
 
-    def _look_all(self) -> None:
+    def _check_waits(self) -> None:
         for wait in list(self._waits):
-            self._look(wait)
+            self._check_wait(wait)
 
-    def _look(self, wait: _Wait) -> None:
+    def _check_wait(self, wait: _Wait) -> None:
         if wait not in self._waits:
             return
         if wait.timer is not None:
@@ -216,7 +220,7 @@ class Leases:
         left_us = max((self._book.left_us(holder, now) for holder in wait.whom()), default=0)
         if left_us:
             loop = asyncio.get_running_loop()
-            wait.timer = loop.call_later(left_us / 1e6 + LOOK_AGAIN_S, self._look, wait)
+            wait.timer = loop.call_later(left_us / 1e6 + CHECK_AGAIN_S, self._check_wait, wait)
             return
         del self._waits[wait]
         wait.done()

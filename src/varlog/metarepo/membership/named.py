@@ -1,4 +1,4 @@
-"""PURE. Named: an immutable map of readers or writers by topic and name. A change costs little, however many there are.
+"""PURE. Named: an immutable map of readers or writers by topic and name.
 
 It is made of buckets: a change copies one of them, and two maps differ only where their buckets are not the same object.
 """

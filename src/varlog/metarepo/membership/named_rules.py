@@ -1,6 +1,6 @@
-"""PURE. Named readers and writers of a topic: the next Members, or a refusal
+"""PURE. Named readers and writers of a topic: the next Members, or a refusal.
 
-They are no part of the view: somebody who says a position every second must not send a new view to everybody.
+They are no part of the view: a reader that reports a position every second must not cause a new view for all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def set_reader(
     time_us: int = 0,
     back: bool = False,
 ) -> tuple[Members, NamedReader]:
-    """Everything up to `position` is read. One that is smaller than the one known, and not meant to be, is a word that came late:
-    it moves nothing."""
+    """Everything up to `position` is read. One that is smaller than the one known, and not meant to be, is a word that
+    came late: it moves nothing."""
     found = topic_of(members, topic)
     _check("a reader's name", name)
     if position < 0:
@@ -78,14 +78,14 @@ def _check(what: str, name: str) -> None:
         raise InvalidRequest(str(error)) from None
 
 
-# PURE. Named writers of a topic: which batch each writes, to which streams, from where on -> the next Members, or a refusal.
-#
-# The first to begin a batch decides for all: whoever asks later, another task, one that is run again, a driver that was started
-# anew, is given the same answer, and so writes to the same place. They are no part of the view, as readers are not.
+# PURE. Named writers of a topic: which batch each writes, to which streams, from where on -> the next Members, or a
+# refusal. The first task that begins a batch decides for all: later ones (another task, one that runs again, a driver
+# that was restarted) get the same answer, and so write to the same place. They are no part of the view, as readers are
+# not.
 
 # Writers that must not be forgotten: they are kept, or not finished.
 WRITERS_MAX: Final = 10_000
-# Of the others so many are remembered, for tasks that are late.
+# How many of the others are remembered, for tasks that are late.
 FINISHED_WRITERS_MAX: Final = 1_000
 
 
@@ -100,7 +100,7 @@ def begin_write(
     kept: bool = False,
     time_us: int = 0,
 ) -> tuple[Members, NamedWriter]:
-    """The record of this batch: a new one, above everything that is in the log now, or the one that somebody began already."""
+    """The record of this batch: a new one, above everything that is in the log now, or the one that was begun already."""
     found = topic_of(members, topic)
     try:
         check_name("a writer's name", name)
@@ -166,7 +166,7 @@ def _check_streams(members: Members, topic: TopicID, name: str, streams: tuple[L
 
 
 def _with_room(writers: Named[NamedWriter]) -> Named[NamedWriter]:
-    """Room for one more: of those that nobody needs, the oldest are forgotten. Looked at only when a new name comes."""
+    """Room for one more: of those that are not needed, the oldest are forgotten. Looked at only when a new name comes."""
     if len(writers) < FINISHED_WRITERS_MAX:
         return writers
     over = [writer for writer in writers if writer.finished and not writer.kept]

@@ -1,4 +1,4 @@
-"""NamedService: RPC of the metadata repository for named readers and writers: how far they are, and what each of them began."""
+"""NamedService: the RPC of the repository for named readers and writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ T = TypeVar("T", bound=NamedReader | NamedWriter)
 
 
 class NamedService:
-    """A part of RepositoryService: `submit` has a change decided and made durable, `expected` says whether anything is answered."""
+    """A part of RepositoryService: `submit` has a change decided and made durable, `expected` says whether anything is
+    answered."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class NamedService:
     # --- writers -------------------------------------------------------------------------------------------------------
 
     def _begin_write(self, call: Call | None, request: m.BeginWrite, payload: bytearray) -> None:
-        """Durable before it is answered: the tasks that ask later must be told the same, whoever leads by then."""
+        """Durable before it is answered: the tasks that ask later must get the same answer, no matter which repository
+        leads then."""
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, writer = named_rules.begin_write(

@@ -1,7 +1,8 @@
-"""PURE. Projections of sequenced topics, and sequencers: a proposal -> the next Members, or a refusal with its reason (R-SEQ-3).
+"""PURE. Projections and sequencers: a proposal -> the next Members, or a refusal.
 
-Only the next epoch is taken, and of two proposals for it the first. What the proposer says is checked: no position that may be
-written moves to another place, a chain keeps its order, and only who was sealed serves (laws 3, 7, 8).
+The rules of R-SEQ-3.
+Only the next epoch is taken, and of two proposals for it the first. The proposal is checked: no position that may be
+written moves to another place, a chain keeps its order, and only units that were sealed serve (laws 3, 7, 8).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def restored(
     nodes: Sequence[StorageNode],
     terms: tuple[tuple[Epoch, int], ...],
 ) -> Members:
-    """The projection that storage nodes keep, in place of an older one. `streams`, `nodes`: of the same copy; those that are not
-    known here come back with it. `terms`: as of the topic then."""
+    """The projection that storage nodes keep, in place of an older one. `streams`, `nodes`: of the same copy; those
+    that are not known here come back with it. `terms`: as of the topic then."""
     view = members.view
     named = {node for chain in taken.chains for node in chain.members}
     lost_nodes = [found for found in nodes if found.node in named and view.node(found.node) is None]
@@ -116,7 +117,7 @@ def handover(now: Projection | None, proposed: Projection, sealed: Sealed) -> Ha
 
 
 def register_sequencer(members: Members, sequencer: SequencerID) -> Members:
-    """It is there. One that was started again at an address takes the place of the one before."""
+    """Register it. One that was started again at an address replaces the one before."""
     view = members.view
     if sequencer in view.sequencers:
         return members
@@ -166,7 +167,8 @@ def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: 
         raise PreconditionFailed(
             f"positions up to {now.begin - 1} may be written: epoch {proposed.epoch} cannot begin at {proposed.begin}"
         )
-    # A range that begins where nothing was ever written may be replaced; of all others every position stays where it is (law 3).
+    # A range that begins where nothing was ever written may be replaced; of all others every position stays where it is
+    # (law 3).
     kept = tuple(found for found in now.ranges if found.begin < proposed.begin)
     if now.ranges != proposed.ranges:
         if proposed.ranges[: len(kept)] != kept or proposed.first != now.first:
@@ -175,7 +177,7 @@ def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: 
             )
         for fresh in proposed.ranges[len(kept) :]:
             _check_fresh(now, proposed, fresh)
-            # Units have been told to be rid of what is trimmed by where it was: nothing else may come to lie there (law 9).
+            # Units were ordered to remove what is trimmed, by where it was: nothing else may be placed there (law 9).
             if fresh.begin <= trimmed:
                 raise PreconditionFailed(
                     f"a new range cannot begin at {fresh.begin}: topic {now.topic} is trimmed up to {trimmed}"
@@ -199,7 +201,8 @@ def _check_fresh(now: Projection, proposed: Projection, fresh: Range) -> None:
 
 
 def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]) -> None:
-    """Law 8: whatever the new tail has, all before it must have as well: who stays keeps his place, who is new comes behind."""
+    """Law 8: whatever the new tail has, all before it must have as well: a node that stays keeps its place, a new one
+    comes behind."""
     try:
         after = proposed.chain(before.log_stream)
     except KeyError:

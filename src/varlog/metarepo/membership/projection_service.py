@@ -1,7 +1,7 @@
-"""ProjectionService: RPC of the metadata repository for sequenced topics: next projections, and sequencers' leases.
+"""ProjectionService: the RPC of the repository for projections and sequencers.
 
-A projection is made once a node of each of its chains keeps it on disk: a store that goes back in time may lose it after clients
-have acted by it, and then the nodes are asked for it (docs/decisions/0021).
+A projection is made once a node of each of its chains keeps it on disk: a store that goes back in time may lose it
+after clients have acted by it, and then the nodes are asked for it (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class ProjectionService:
             call.fail(error)
 
     def _propose(self, call: Call | None, request: m.ProposeProjection, payload: bytearray) -> None:
-        """Not before the nodes were heard, one of which may know of a newer projection."""
+        """Not before the nodes have reported, one of which may know of a newer projection."""
         call = self._expected(call)
         self._when_heard(call, lambda: self._accept(call, request))
 
     def _accept(self, call: Call, request: m.ProposeProjection) -> None:
-        """R-SEQ-10. What must be refused is refused before anybody's lease is touched, and looked at again when all are over."""
+        """R-SEQ-10. What must be refused is refused before any lease is affected, and checked again when all are over."""
         proposed, sealed = request.projection, dict(request.sealed)
         before = self._state.members
         if rules.accept(before, proposed, sealed) is before:
@@ -118,7 +118,7 @@ class ProjectionService:
                 except VarlogError as error:
                     refusal = error
                 if self._waiting.pop(call, None) is None:
-                    self._leases.handed_over(handover)  # it made room for another, and was told so
+                    self._leases.handed_over(handover)  # it made room for another, and was answered
                     return
                 try:
                     if refusal is not None:
@@ -135,8 +135,8 @@ class ProjectionService:
         self._leases.hand_over(handover, over)
 
     async def _kept_by_chains(self, proposed: Projection) -> None:
-        """Returns once a node of each chain keeps it. Unavailable: of some chain none does. A node that is in no session cannot get
-        a lease either, so that this chain would not serve for long."""
+        """Returns once a node of each chain keeps it. Unavailable: of some chain none does. A node that is in no
+        session cannot get a lease either, so that this chain would not serve for long."""
         self._serial += 1
         request = m.KeepProjection(Proposal(self._term(), self._serial, proposed))
         kept: dict[NodeID, None] = {}
@@ -173,7 +173,8 @@ class ProjectionService:
             )
 
     def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
-        """R-SEQ-13. Not before the nodes were heard: another sequencer may have taken over in a projection that only they know."""
+        """R-SEQ-13. Not before the nodes have reported: another sequencer may have taken over in a projection that only
+        they know."""
         call = self._expected(call)
         self._when_heard(call, lambda: self._grant(call, request))
 

@@ -1,7 +1,9 @@
-"""PURE. Nodes, topics and log streams: register, seal, unseal, move, trim -> the next Members, or a refusal with its reason.
+"""PURE. Membership rules of nodes, topics and log streams.
 
-Every rule may be asked again: a manager that lost the answer gets the same one (R-REG-2). What leaves the view leaves the order,
-never the disks (R-REG-5).
+Register, seal, unseal, move, trim -> the next Members, or a refusal with its reason.
+
+Every rule may be asked again: a manager that lost the answer gets the same one (R-REG-2). What leaves the view leaves
+the order, never the disks (R-REG-5).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ from varlog.model.projection import STRIPE_SIZE
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
-# A store that went back in time has lost fewer changes of the view than this, besides the jumps that `revision_after_loss` makes.
+# A store that went back in time has lost fewer changes of the view than this, besides the jumps that
+# `revision_after_loss` makes.
 LOST_REVISIONS_MAX = 1_000_000
 # Terms above this do not count for revisions, which must stay below 2^63.
 _TERM_COUNTED_MAX = 1 << 42
@@ -58,13 +61,14 @@ FIRST_LOG_STREAM = LogStreamID(1)
 @dataclass(frozen=True, slots=True)
 class Members:
     """The view, and the ids that were never given before. `unused` were given, and not registered yet. Readers and writers are
-    known here alone: they change often, and nobody follows them."""
+    known here alone: they change often, and no process follows them."""
 
     view: ClusterView
     next_topic: TopicID = FIRST_TOPIC
     next_log_stream: LogStreamID = FIRST_LOG_STREAM
     unused: tuple[LogStreamID, ...] = ()
-    # Ranges [begin, end) of log stream ids that were passed over, rising: nodes have shown them, and this cluster never had them.
+    # Ranges [begin, end) of log stream ids that were passed over, rising: nodes have shown them, and this cluster never
+    # had them.
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
     # Added to the store's terms: nodes had seen larger ones, of a time that the store has lost.
     terms_lost: int = 0
@@ -131,8 +135,8 @@ def unregister_node(members: Members, node: NodeID) -> Members:
 
 
 def raise_ids(members: Members, largest_topic: TopicID, largest_log_stream: LogStreamID) -> Members:
-    """New ids are above everything that nodes show: an id that was used once, by whomever, belongs to data that may still lie on
-    disks. What is passed over was never this cluster's, and is not removed."""
+    """New ids are above everything that nodes show: an id that was used once, by any cluster, belongs to data that may
+    still lie on disks. What is passed over was never this cluster's, and is not removed."""
     next_topic = max(members.next_topic, TopicID(largest_topic + 1))
     next_log_stream = max(members.next_log_stream, LogStreamID(largest_log_stream + 1))
     if next_topic > ID_MAX or next_log_stream > ID_MAX:
@@ -161,7 +165,7 @@ def register_topic(
     stripe_size: int = 0,
     grouping: Grouping = Grouping.STREAM,
 ) -> tuple[Members, Topic]:
-    """A new topic, or the one that is there already with the same ordering and first position. What is before that counts as
+    """A new topic, or the existing one with the same ordering and first position. What is before that counts as
     trimmed. `stripe_size` (0: the default) and `grouping` are for a sequenced one that is new."""
     try:
         check_topic_name(name)
@@ -245,8 +249,9 @@ def stop_topic(
     *,
     revision: int = 0,
 ) -> Members:
-    """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept here, so that a
-    repository that starts while the node is away orders nothing either. `revision`: the view has that one at least."""
+    """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept
+    here, so that a repository that starts while the node is away orders nothing either. `revision`: the view has that
+    one at least."""
     found = members.view.topic(topic)
     if found is None or is_stopped_for(found, known, known_epoch):
         return members
@@ -269,7 +274,7 @@ def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
 def miss_nodes(
     members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...], *, revision: int = 0
 ) -> Members:
-    """No replica of some log stream was heard, so its newest position is not known: nothing is ordered until one is (law 3).
+    """No replica of some log stream has reported, so its newest position is not known: nothing is ordered until one is (law 3).
     `revision`: the view has that one at least."""
     found = members.view.topic(topic)
     if found is None or (found.stopped and not found.missed) or found.missed == missed:
@@ -279,7 +284,8 @@ def miss_nodes(
 
 
 def end_missing(members: Members, topic: TopicID) -> Members:
-    """Every log stream of the topic was heard, and nobody contradicts: it continues. One that is contradicted stays stopped."""
+    """Every log stream of the topic has reported, and no node contradicts: it continues. One that is contradicted stays
+    stopped."""
     found = members.view.topic(topic)
     if found is None or not found.missed:
         return members
@@ -289,7 +295,7 @@ def end_missing(members: Members, topic: TopicID) -> Members:
 def adopt_order(
     members: Members, topic: TopicID, trimmed: GLSN, raised: Mapping[LogStreamID, tuple[Epoch, LLSN]]
 ) -> Members:
-    """The order was taken from the nodes: the topic goes on. Streams in `raised` are sealed in that epoch, at that end."""
+    """The order was adopted from the nodes: the topic continues. Streams in `raised` are sealed in that epoch, at that end."""
     found = topic_of(members, topic)
     running = changed(
         found,
@@ -318,7 +324,7 @@ def check_not_stopped(topic: Topic) -> None:
 
 
 def new_log_stream_id(members: Members) -> tuple[Members, LogStreamID]:
-    """An id that was never given before. One that comes to nothing stays unused for ever."""
+    """An id that was never given before. One that is never registered stays unused forever."""
     log_stream = members.next_log_stream
     unused = (*members.unused, log_stream)[-UNUSED_IDS_MAX:]
     return replace(members, next_log_stream=LogStreamID(log_stream + 1), unused=unused), log_stream
@@ -386,7 +392,7 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
 
 
 def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[Members, LogStream]:
-    """An operator wants the stream sealed until he says otherwise. Kept here, so that no manager forgets it."""
+    """An operator wants the stream sealed until further notice. Kept here, so that no manager forgets it."""
     stream = _committed_stream(members, log_stream)
     if stream.held == held:
         return members, stream
@@ -397,8 +403,8 @@ def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[
 def set_replicas(
     members: Members, log_stream: LogStreamID, epoch: Epoch, replicas: tuple[NodeID, ...]
 ) -> tuple[Members, LogStream]:
-    """R-REG-6: a sealed stream gets other replicas, and with them a new epoch: nobody who knows only the old ones can open or
-    seal anything any more (law 7). What was ordered stays where it ended."""
+    """R-REG-6: a sealed stream gets other replicas, and with them a new epoch: a process that knows only the old ones
+    cannot open or seal anything any more (law 7). What was ordered stays where it ended."""
     stream = _committed_stream(members, log_stream)
     if stream.replicas == replicas and epoch <= stream.epoch:
         return members, stream

@@ -1,4 +1,7 @@
-"""Suspicions: nodes that clients could not use lately (R-FAIL-2). In memory only: nothing durable follows from them."""
+"""Suspicions: nodes that clients could not use recently (R-FAIL-2).
+
+In memory only: nothing durable follows from them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import Final
 
 from varlog.model.ids import NodeID
 
-# Long enough for the manager to look and for other clients to hear of it, short enough to be forgotten by itself.
+# Long enough for the manager to check and for other clients to be informed, short enough to expire by itself.
 SUSPECTED_S: Final = 5.0
 
 
 class Suspicions:
     """Who is suspected now. `on_change` is called when a node becomes suspected, and when one no longer is.
 
-    Bounded by its caller, who takes only words about registered nodes.
+    Bounded by its caller, which passes on registered nodes only.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -27,7 +30,7 @@ class Suspicions:
         return tuple(sorted(self._timers))
 
     def suspect(self, node: NodeID) -> None:
-        """Somebody could not use the node: it is suspected from now on for a while."""
+        """A client could not use the node: it is suspected for a while."""
         known = self._timers.pop(node, None)
         if known is not None:
             known.cancel()
@@ -40,7 +43,7 @@ class Suspicions:
         self._on_change()
 
     def clear(self) -> None:
-        """Forget everything, and tell nobody."""
+        """Forget everything, without calling `on_change`."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,4 +1,6 @@
-"""[A8] CommitLoop: the one task that changes anything: membership operations and a cut -> one durable commit -> everyone told.
+"""[A8] CommitLoop: the one task that changes members and order.
+
+Membership operations and a cut become one durable commit; then nodes and callers are notified.
 
 Nothing is applied, answered or pushed before the store's commit returned (law 3: an order that could still be lost was never
 given). One commit at a time; what comes meanwhile gathers for the next: batching without a tick, and silence when idle.
@@ -25,19 +27,19 @@ from varlog.model.lsn import GLSN, LLSN, LSN_MAX, NO_GLSN
 from varlog.rpc.messages import Message
 from varlog.runtime.fair_places import FairPlaces
 
-# After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
+# After this many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
 CUTS_PER_BASE: Final = 512
-# A cut of so many rows is followed by a pause, in which reports gather for the next one: see `_gather`.
+# A cut of this many rows is followed by a pause, in which reports gather for the next one: see `_gather`.
 ROWS_GATHERED_MIN: Final = 256
 GATHER_S_MAX: Final = 0.25
-# One commit takes at most so many operations, and so many may wait for theirs.
+# The most operations in one commit, and the most that may wait.
 OPERATIONS_PER_COMMIT_MAX: Final = 256
 OPERATIONS_WAITING_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The order as it will be once the commit under way is durable: what membership rules may ask."""
+    """The order as it will be once the commit in progress is durable: what membership rules may ask."""
 
     committed_end: Callable[[LogStreamID], LLSN]
     high_watermark: Callable[[TopicID], GLSN]
@@ -54,7 +56,7 @@ class MembershipOperation:
     decide: Decide
     done: Done
     seals: LogStreamID | None = None
-    # The order that nodes told, to be kept in place of ours: a commit of its own.
+    # The order that nodes reported, to be kept in place of ours: a commit of its own.
     learns: Callable[[], records.BaseRecord] | None = None
     # Whose it is: a connection, or None for the repository itself. Each has a share of the places.
     client: object = None
@@ -117,7 +119,7 @@ class CommitLoop:
         self._work.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until the store or a law fails: then the state is not known any more, and nothing goes on."""
+        """Until cancelled, or until the store or a law fails: then the state is not known any more, and the term ends."""
         plan: _Plan | None = None
         try:
             while True:
@@ -136,8 +138,9 @@ class CommitLoop:
             raise
 
     async def _gather(self) -> None:
-        """A cut costs by its streams, however little is new in each: after one of many, let reports come in for as long as it took
-        to make and to tell it. So cuts take half the time at most; where few streams have something new, nobody waits."""
+        """A cut costs by its streams, however little is new in each: after one of many, let reports come in for as long
+        as it took to make and to send it. So cuts take half the time at most; if few streams have something new, there
+        is no wait."""
         await _sleep(min(self._spent_s, GATHER_S_MAX))
 
     def _plan(self) -> _Plan | None:
@@ -165,7 +168,7 @@ class CommitLoop:
         return _Plan(changes, base, cut, members, answers)
 
     def _learning(self, operation: MembershipOperation, learns: Callable[[], records.BaseRecord]) -> _Plan:
-        """An order that nodes told takes the place of ours."""
+        """An order that nodes reported replaces ours."""
         state = self._state
         try:
             members, answer = operation.decide(state.members, _facts_after(state, None))
@@ -249,7 +252,7 @@ def _too_many() -> Unavailable:
 
 def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
     """Of a topic that was made in this very commit no order is known yet: it begins above what counts as trimmed. How far a
-    sequenced one is only its sequencer knows: whoever asks has asked there."""
+    sequenced one is only its sequencer knows: the caller has asked there."""
     found = members.view.topic(topic)
     if found is not None and found.sequenced:
         return GLSN(LSN_MAX)

@@ -1,4 +1,4 @@
-"""[A8] PURE. The ordering law: reports of what is durable -> the next Cut, which gives out GLSNs.
+"""[A8] PURE. Reports of what is durable -> the next Cut, which assigns GLSNs.
 
 Law 2: only what every replica of a running stream holds, in the stream's epoch, is ordered. Law 3: a position is given once.
 Law 4: GLSNs of a topic and LLSNs of a stream are consecutive, from cut to cut and within one.
@@ -21,8 +21,8 @@ from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 # Looked up once: to find a member of an enumeration takes half as long as all else that is asked of a stream.
 _RUNNING: Final = StreamState.RUNNING
 
-# A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain tuple: in each
-# cut one is made for each of thousands of streams.
+# A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain
+# tuple: in each cut one is made for each of thousands of streams.
 Candidate = tuple[LogStream, LLSN, Mapping[NodeID, Report]]
 
 
@@ -111,7 +111,7 @@ def check_cut(
     committed_ends: Mapping[LogStreamID, LLSN],
     high_watermarks: Mapping[TopicID, GLSN],
 ) -> None:
-    """Break loudly unless `cut` goes on exactly where everything before it ended (laws 3, 4)."""
+    """Raise InvariantBroken unless `cut` continues exactly where everything before it ended (laws 3, 4)."""
     invariant(cut.version == version + 1, "cuts follow each other by one", cut=cut.version, newest=version)
     for topic_cut in cut.topics:
         before = high_watermarks.get(topic_cut.topic, NO_GLSN)
@@ -135,7 +135,7 @@ def check_cut(
 
 
 def _tell_broken(row: CommitRow, version: int, in_order: bool, end: LLSN, glsn: GLSN, before: GLSN) -> None:
-    """Which law is broken by a row that does not go on where everything before it ended."""
+    """Which law is broken by a row that does not continue where everything before it ended."""
     invariant(row.version == version, "a row belongs to its cut", row=row, cut=version)
     invariant(in_order, "one row a stream, in order", row=row)
     invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)

@@ -1,4 +1,4 @@
-"""[A8] Order: how far every stream is ordered, every topic's high watermark, and the rows that replicas may still lack.
+"""[A8] Order: committed ends, high watermarks, and rows that replicas may lack.
 
 It changes by whole cuts, only after they are durable, and is rebuilt from the base and the cuts after it: always the same.
 Rows are forgotten only when the base is rewritten, so that memory and store hold exactly the same.
@@ -103,7 +103,7 @@ class Order:
 
     @property
     def many_rows(self) -> bool:
-        """Whether the cuts after the base hold so many rows that a new base had better take their place, however few cuts they
+        """Whether the cuts after the base have so many rows that a new base should replace them, however few cuts they
         are. It holds every stream, so it comes the rarer the more there are."""
         return self._rows_after_base >= max(ROWS_PER_BASE_MIN, CUTS_PER_BASE_MIN * len(self.committed_ends))
 
@@ -114,7 +114,7 @@ class Order:
         return self.high_watermarks.get(topic, NO_GLSN)
 
     def apply(self, cut: Cut) -> None:
-        """Take a durable cut in (laws 3, 4)."""
+        """Apply a durable cut (laws 3, 4)."""
         check_cut(cut, self.version, self.committed_ends, self.high_watermarks)
         self.version = cut.version
         ends, kept = self.committed_ends, self._rows
@@ -195,8 +195,9 @@ class Order:
         newest: GLSN,
         synced_end: Callable[[LogStreamID], LLSN],
     ) -> BaseRecord:
-        """This order, and behind it the rows that nodes told of positions `begin` to `newest` of a topic, as one base: they lie
-        back to back (laws 3, 4). Before that its streams end at `ends`: not where they end here, if all between is trimmed."""
+        """This order, and behind it the rows that nodes reported of positions `begin` to `newest` of a topic, as one
+        base: they lie back to back (laws 3, 4). Before that its streams end at `ends`: not where they end here, if all
+        between is trimmed."""
         grown, version = Order(self.base(lambda _: FIRST_LLSN)), self.version
         glsn = begin
         for log_stream, end in ends.items():
@@ -211,7 +212,7 @@ class Order:
             grown._rows.setdefault(log_stream, []).append(row)
             glsn, version = row.glsn_end, max(version, row.version)
         invariant(
-            glsn == newest + 1, "law 4: everything up to the newest is told", reached=glsn, newest=newest
+            glsn == newest + 1, "law 4: everything up to the newest is reported", reached=glsn, newest=newest
         )
         grown.high_watermarks[topic] = newest
         # Above every version that a node has seen.
@@ -234,7 +235,7 @@ def _before_first(topic: Topic) -> GLSN:
 
 
 def merged_rows(rows: Iterable[CommitRow]) -> list[CommitRow]:
-    """The same order in fewer rows: those that go on exactly where the one before ended become one."""
+    """The same order in fewer rows: those that continue exactly where the one before ended become one."""
     found: list[CommitRow] = []
     for row in rows:
         if found and row.follows(found[-1]):

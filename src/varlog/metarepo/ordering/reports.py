@@ -1,4 +1,4 @@
-"""[A8] ReportTable: the newest report of every replica, and which streams have something new since the last cut."""
+"""[A8] ReportTable: the newest report of every replica, and streams with news."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ class ReportTable:
         """Where a replica stands as a session opens. Only a running one claims new entries for the order: the tail of any
         other may be cut by the seal to come. What it reported before, in the same epoch, still counts.
 
-        `alone`: it is the only replica of the only log stream of its topic. All that is durable there is claimed: the order of the
-        topic is the order of these entries, so each of them is ordered again where it was, if the store has lost that (law 3)."""
+        `alone`: it is the only replica of the only log stream of its topic. All that is durable there is claimed: the
+        order of the topic is the order of these entries, so each of them is ordered again where it was, if the store
+        has lost that (law 3).
+        """
         known = self._reports.get(point.log_stream, {}).get(node)
         durable_end = point.durable_end
         if point.state is not ReplicaState.RUNNING and not alone:
@@ -67,8 +69,8 @@ class ReportTable:
         )
 
     def keep_only(self, streams: Mapping[LogStreamID, LogStream]) -> None:
-        """Forget the streams that left the view, and what nodes said that left a stream: one that comes back may come back empty,
-        and rows that it lacks must not be forgotten for what its former replica had."""
+        """Forget the streams that left the view, and what nodes said that left a stream: one that comes back may come
+        back empty, and rows that it lacks must not be forgotten for what its former replica had."""
         for log_stream in [found for found in self._reports if found not in streams]:
             del self._reports[log_stream]
         for log_stream, by_node in self._reports.items():

@@ -1,4 +1,7 @@
-"""[A8] NodeSessions: one task a registered node: dial, open, resend what it lacks, then reports in and commits out."""
+"""[A8] NodeSessions: one session per registered node: reports in, commits out.
+
+A task per node dials it, opens the session and sends what the node lacks.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from varlog.runtime.tasks import Tasks
 
 CONNECT_TIMEOUT_S: Final = 3.0
 OPEN_TIMEOUT_S: Final = 10.0
-# After so many messages a session waits until the connection has room again; what comes meanwhile goes out merged.
+# After this many messages a session waits until the connection has room again; what comes meanwhile goes out merged.
 MESSAGES_BEFORE_PAUSE: Final = 64
 # Reports may overtake the task that opens the session, by a turn of the loop.
 EARLY_REPORTS_MAX: Final = 1_000
@@ -57,7 +60,7 @@ class _Link:
 
 @dataclass(slots=True)
 class _TrimWait:
-    """Somebody waits until the node has applied a trim. `serial` is None until the mark was sent."""
+    """A request waits until the node has applied a trim. `serial` is None until the mark was sent."""
 
     topic: TopicID
     serial: int | None
@@ -65,7 +68,7 @@ class _TrimWait:
 
 
 class NodeSession:
-    """The repository's side of the talk with one node."""
+    """The repository's side of the session with one node."""
 
     def __init__(self, node: StorageNode, parts: SessionParts) -> None:
         self.node = node
@@ -75,7 +78,7 @@ class NodeSession:
         self._trim_waits: list[_TrimWait] = []
         self._trims_sent: dict[TopicID, tuple[int, GLSN]] = {}
         self._trims_applied: dict[TopicID, GLSN] = {}
-        self._told_trouble = ""
+        self._logged_trouble = ""
         # Of the copy of the view that the node has, or was sent.
         self.view_revision = 0
 
@@ -84,13 +87,13 @@ class NodeSession:
         return self._link is not None and self._link.begun
 
     async def run(self) -> None:
-        """Keep a session with the node, for ever."""
+        """Keep a session with the node, forever."""
         parts = self._parts
         while True:
             try:
                 await self._one_session()
             except VarlogError as error:
-                self._tell_trouble(error)
+                self._log_trouble(error)
             finally:
                 self._end()
             await asyncio.sleep(parts.retry_s * parts.environment.entropy.uniform(0.5, 1.5))
@@ -147,7 +150,7 @@ class NodeSession:
     # --- begin and end -------------------------------------------------------------------------------------------------
 
     def _begin(self, link: _Link, opened: OpenSessionReply) -> None:
-        """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
+        """From what the node has to what it lacks. Its first message is sent even if it lacks nothing: the node waits for that."""
         state, reports = self._parts.state, self._parts.reports
         # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
         self._parts.owner.session_opened(self.node.node, opened)
@@ -178,14 +181,14 @@ class NodeSession:
         members = state.members
         if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
             self._parts.owner.raise_ids(opened.largest_topic, opened.largest_log_stream)
-        self._told_trouble = ""
+        self._logged_trouble = ""
         _log.info(logfmt("session opened", node=self.node.node, address=self.node.address))
         self.flush()
         if reports.changed:
             self._parts.commits.wake()
 
     async def ask(self, request: Message) -> tuple[Message, bytearray]:
-        """A question to the node in session."""
+        """Call the node in session."""
         link = self._link
         if link is None or link.connection is None:
             raise Unavailable(f"node {self.node.node} is not in session")
@@ -207,10 +210,10 @@ class NodeSession:
         for wait in waits:
             wait.left()
 
-    def _tell_trouble(self, error: VarlogError) -> None:
-        """Once, not at every try."""
-        if (trouble := str(error)) != self._told_trouble:
-            self._told_trouble = trouble
+    def _log_trouble(self, error: VarlogError) -> None:
+        """Log it once, not at every attempt."""
+        if (trouble := str(error)) != self._logged_trouble:
+            self._logged_trouble = trouble
             _log.warning(logfmt("no session", node=self.node.node, address=self.node.address, why=trouble))
 
     # --- reports in ----------------------------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ class NodeSession:
             self._parts.leases.asked(self.node.node, message)
 
     def send_lease(self, lease: LeaseReply) -> None:
-        """R-SEQ-13: few and small, so they do not wait for what else is under way."""
+        """R-SEQ-13: few and small, so they do not wait for other messages."""
         link = self._link
         if link is not None and link.begun and link.connection is not None:
             with suppress(ConnectionLost):  # the session's task sees it as well
@@ -251,7 +254,7 @@ class NodeSession:
             self.flush()
         if message.marks_applied and (self._trims_sent or self._trim_waits):
             self._trims_confirmed(message.marks_applied)
-        # While a commit is under way the next one looks by itself at what came meanwhile.
+        # While a commit is in progress, the next one considers what came meanwhile by itself.
         if self._parts.commits.asleep() and self._parts.state.may_order(self._parts.reports, taken):
             self._parts.commits.wake()
 
@@ -380,7 +383,7 @@ class NodeSessions:
         return any(found == node and session.is_open for found, session in self._sessions.items())
 
     def applied(self, cut: Cut | None, before: ClusterView) -> None:
-        """Tell the nodes what the last commit changed, each only of its own streams and topics."""
+        """Send the nodes what the last commit changed, each only of its own streams and topics."""
         state = self._parts.state
         if state.view is not before:
             self.follow_view()
@@ -404,7 +407,7 @@ class NodeSessions:
                 session.flush()
 
     def follow_view(self) -> None:
-        """A session for every registered node at its address, and for nobody else."""
+        """A session for every registered node at its address, and for no other."""
         self._parts.view_due.set()
         nodes = {found.node: found for found in self._parts.state.view.nodes}
         for node, session in list(self._sessions.items()):
@@ -442,7 +445,7 @@ class NodeSessions:
                 session.restart()
 
     def end(self) -> None:
-        """No more talk with anyone."""
+        """End all sessions."""
         self._sessions.clear()
         running, self._running = self._running, {}
         for task in running.values():

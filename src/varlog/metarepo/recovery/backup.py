@@ -1,8 +1,8 @@
 """A consistent copy of a running repository's metadata, read back.
 
-The state in memory is exactly what is durable, whatever part of it is in the journal alone: so the copy is made of it, between two
-commits, as one base record and the members. Put in the place of a store that is lost, a copy is an older repository: nodes know the
-order better, and its topics stop until that is taken from them (`varlog topic adopt-order`).
+The state in memory is exactly what is durable, whatever part of it is in the journal alone: so the copy is made of it,
+between two commits, as one base record and the members. Put in the place of a store that is lost, a copy is an older
+repository: nodes know the order better, and its topics stop until that is taken from them (`varlog topic adopt-order`).
 """
 
 from __future__ import annotations

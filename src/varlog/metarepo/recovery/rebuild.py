@@ -1,8 +1,9 @@
 """Rebuild of the repository's state from what storage nodes hold. No I/O.
 
-Nothing is guessed. A position is taken over if a commit row of some replica says where it is, and only if every position above the
-trim point is said, once, without a contradiction (laws 3, 4). What is not proven is a problem of its topic: it is listed, and stops
-the recovery unless that topic is left out. Streams come back sealed, in an epoch above all that were seen, at what is proven.
+Nothing is guessed. A position is taken over if a commit row of some replica says where it is, and only if every
+position above the trim point is said, once, without a contradiction (laws 3, 4). What is not proven is a problem of its
+topic: it is listed, and stops the recovery unless that topic is left out. Streams come back sealed, in an epoch above
+all that were seen, at what is proven.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOST_IDS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
-    """What one storage node said. `epochs`: of the newest projection of each sequenced topic that it was told of. `rows`: of each
+    """What one storage node said. `epochs`: of the newest projection of each sequenced topic that it knows. `rows`: of each
     of its replicas, from the oldest on; a replica that cannot be read has none. `proposed`: projections that were about to be
     made."""
 
@@ -68,8 +69,8 @@ class TopicFound:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What would be written. `problems`: of the whole; nothing can be written while there are any, here or in a topic that is not
-    left out."""
+    """What would be written. `problems`: of the whole; nothing can be written while there are any, here or in a topic
+    that is not left out."""
 
     members: Members
     base: BaseRecord
@@ -86,8 +87,8 @@ class Rebuilt:
 def rebuild(
     nodes: Sequence[NodeEvidence], leave_out: Collection[str] = (), lost: Collection[NodeID] = ()
 ) -> Rebuilt:
-    """The state that the nodes prove. `leave_out`: names or ids of topics; their data stay on the nodes. `lost`: nodes that will
-    not come back, by the operator's word."""
+    """The state that the nodes prove. `leave_out`: names or ids of topics; their data stay on the nodes. `lost`: nodes
+    that will not come back, by the operator's word."""
     problems = _cluster_problems(nodes)
     notes: list[str] = []
     copies = [found.copy for found in nodes if found.copy is not None]
@@ -171,8 +172,8 @@ def _cluster_problems(nodes: Sequence[NodeEvidence]) -> list[str]:
             f"storage nodes {uuids.pop(NO_UUID)} belong to no cluster yet: nothing is known of them"
         )
     if len(uuids) > 1:
-        told = ", ".join(f"{uuid} (nodes {list(found)})" for uuid, found in uuids.items())
-        problems.append(f"the nodes belong to different clusters: {told}; name those of one cluster")
+        shown = ", ".join(f"{uuid} (nodes {list(found)})" for uuid, found in uuids.items())
+        problems.append(f"the nodes belong to different clusters: {shown}; name those of one cluster")
     twice = {found.node for found in nodes if sum(one.node == found.node for one in nodes) > 1}
     if twice:
         problems.append(f"storage nodes {sorted(twice)} answer at two addresses: name each once")
@@ -185,21 +186,21 @@ def _cluster_problems(nodes: Sequence[NodeEvidence]) -> list[str]:
 def _committed(topic: Topic, streams: Sequence[LogStream], nodes: Sequence[NodeEvidence]) -> TopicFound:
     marks = [mark for found in nodes for mark in found.marks if mark.topic == topic.topic]
     trimmed = max([topic.trimmed, *(mark.trimmed for mark in marks)])
-    told = [
+    reported = [
         ReportedRange(found.node, stream.log_stream, found.rows[stream.log_stream])
         for stream in streams
         for found in nodes
         if stream.log_stream in found.rows
     ]
-    heard = max(
+    newest_known = max(
         [
             trimmed,
             GLSN(topic.first - 1),
             *(mark.high_watermark for mark in marks),
-            *(row.high_watermark for one in told for row in one.rows[-1:]),
+            *(row.high_watermark for one in reported for row in one.rows[-1:]),
         ]
     )
-    joined = join(GLSN(max(trimmed + 1, topic.first)), heard, {}, told)
+    joined = join(GLSN(max(trimmed + 1, topic.first)), newest_known, {}, reported)
     made = TopicFound(changed(topic, trimmed=trimmed), GLSN(joined.end - 1), version=joined.version)
     made.problems += [
         f"positions {begin} to {end - 1}: no node that answers says where they are"
@@ -245,8 +246,7 @@ def _stream(
     tail = max(replica.durable_end for replica in sound.values()) - end
     if tail > 0:
         made.notes.append(
-            f"{name}: {tail} entries behind entry {end - 1} were written and not ordered, so no client was told that they are in "
-            "the log: they are cut"
+            f"{name}: {tail} entries behind entry {end - 1} were written and not ordered, so none was acknowledged: they are cut"
         )
     epoch = max(stream.epoch, *(replica.epoch for replica in sound.values()))
     sealed = changed(
@@ -264,13 +264,13 @@ def _stream(
 
 
 def _is_readable(replica: ReplicaStatus) -> bool:
-    """A frozen one that was opened still tells what it holds; one that could not be opened is in no epoch."""
+    """A frozen one that was opened still reports what it has; one that could not be opened is in no epoch."""
     return replica.state is not ReplicaState.FROZEN or replica.epoch > NO_EPOCH
 
 
 def _replicas(stream: LogStream, sound: Mapping[NodeID, ReplicaStatus], epoch: Epoch) -> tuple[NodeID, ...]:
-    """Those of the copy of the view. Where a replica is in a newer epoch, its set may have changed since: then those that are in
-    the newest epoch, which hold everything that was ordered in it (law 2)."""
+    """Those of the copy of the view. Where a replica is in a newer epoch, its set may have changed since: then those
+    that are in the newest epoch, which hold everything that was ordered in it (law 2)."""
     if epoch <= stream.epoch:
         return stream.replicas
     newest = [node for node, replica in sound.items() if replica.epoch == epoch]
@@ -284,7 +284,7 @@ def _replicas(stream: LogStream, sound: Mapping[NodeID, ReplicaStatus], epoch: E
 @dataclass(frozen=True, slots=True)
 class ProjectionFound:
     """The newest projection of a sequenced topic that a node keeps a copy of. `source`: None if the repository has it itself.
-    `needed`: nodes of its chains that were not heard, without which it is not proven that there is no newer one."""
+    `needed`: nodes of its chains that have not answered, without which it is not proven that there is no newer one."""
 
     found: TopicFound
     copy: ViewCopy
@@ -307,8 +307,9 @@ class _Held:
 
 
 def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> ProjectionFound:
-    """For a repository that runs, and has lost projections of `topic`. The next projection takes effect once a node of every chain
-    of this one was sealed for it: if all nodes of one chain are heard, and none knows of a newer one, this is the newest."""
+    """For a repository that runs, and has lost projections of `topic`. The next projection takes effect once a node of
+    every chain of this one was sealed for it: if all nodes of one chain have answered, and none knows of a newer one,
+    this is the newest."""
     copies = [(None, ours), *((one.node, one.copy) for one in nodes if one.copy is not None)]
     held = [
         _Held(node, copy, projection, copy.view.topic(topic.topic) or topic)
@@ -327,39 +328,39 @@ def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence])
     trimmed = max(topic.trimmed, *(one.topic.trimmed for one in held))
     found = _sequenced(changed(topic, trimmed=trimmed, terms=newest.topic.terms), newest.copy, nodes)
     found.problems += [fork for one in held if (fork := _fork(newest, one))]
-    heard = {one.node for one in nodes}
+    answered = {one.node for one in nodes}
     chains = newest.projection.chains
-    unheard = [tuple(node for node in chain.nodes if node not in heard) for chain in chains]
-    return ProjectionFound(found, newest.copy, newest.node, min(unheard, key=len))
+    silent = [tuple(node for node in chain.nodes if node not in answered) for chain in chains]
+    return ProjectionFound(found, newest.copy, newest.node, min(silent, key=len))
 
 
 def _newest_held(one: _Held) -> tuple[Epoch, bool, int]:
     return one.projection.epoch, one.node is None, one.copy.term
 
 
-def _newest_told(topic: TopicID, nodes: Sequence[NodeEvidence]) -> Epoch:
+def _newest_known(topic: TopicID, nodes: Sequence[NodeEvidence]) -> Epoch:
     return max([epoch for one in nodes for of, epoch in one.epochs if of == topic], default=NO_EPOCH)
 
 
 def _proposed(copy: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> tuple[NodeID, ViewCopy] | None:
-    """Where a node was told of a projection that no copy of the view has: the copy with it, and which node kept it before it was
+    """If a node knows of a projection that no copy of the view has: the copy with it, and which node kept it before it was
     made. None: it is not needed, or nobody has it.
 
-    A proposal may have come to nothing. It is right to take the newest one all the same: it follows the newest projection that was
-    made, whose units were sealed for it, so that nothing was written by that one since. Another one that was made in its place has
-    a later proposal, on a node of each of its chains. So every node has to be heard first.
+    A proposal may have come to nothing. It is right to take the newest one all the same: it follows the newest
+    projection that was made, whose units were sealed for it, so that nothing was written by that one since. Another one
+    that was made in its place has a later proposal, on a node of each of its chains. So every node has to answer first.
     """
-    held, told = copy.view.projection(topic.topic), _newest_told(topic.topic, nodes)
+    held, known = copy.view.projection(topic.topic), _newest_known(topic.topic, nodes)
     kept = [
         (one.node, found) for one in nodes for found in one.proposed if found.projection.topic == topic.topic
     ]
-    heard = {one.node for one in nodes}
-    if not kept or told <= (held.epoch if held is not None else NO_EPOCH):
+    answered = {one.node for one in nodes}
+    if not kept or known <= (held.epoch if held is not None else NO_EPOCH):
         return None
-    if any(found.node not in heard for found in copy.view.nodes):
+    if any(found.node not in answered for found in copy.view.nodes):
         return None
     node, newest = max(kept, key=lambda one: (one[1].projection.epoch, one[1].term, one[1].serial))
-    return (node, _with_proposal(copy, topic, newest)) if newest.projection.epoch >= told else None
+    return (node, _with_proposal(copy, topic, newest)) if newest.projection.epoch >= known else None
 
 
 def _with_proposal(copy: ViewCopy, topic: Topic, proposal: Proposal) -> ViewCopy:
@@ -386,9 +387,9 @@ def _with_proposal(copy: ViewCopy, topic: Topic, proposal: Proposal) -> ViewCopy
 def _fork(newest: _Held, other: _Held) -> str:
     """Why one projection did not come out of the other; "" if nothing says so."""
     epoch = other.projection.epoch
-    made, told = term_of(newest.topic, epoch), term_of(other.topic, epoch)
+    made, other_term = term_of(newest.topic, epoch), term_of(other.topic, epoch)
     same = other.projection == newest.projection or epoch < newest.projection.epoch
-    if same and (made is None or told is None or made == told):
+    if same and (made is None or other_term is None or made == other_term):
         return ""
     node = other.node if other.node is not None else newest.node
     return (
@@ -404,13 +405,13 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
     made = TopicFound(topic, streams=streams, projection=projection)
     if projection is None:
         return made
-    newest_told = _newest_told(topic.topic, nodes)
-    if newest_told > projection.epoch:
-        by = [one.node for one in nodes if (topic.topic, newest_told) in one.epochs]
+    newest_known_epoch = _newest_known(topic.topic, nodes)
+    if newest_known_epoch > projection.epoch:
+        by = [one.node for one in nodes if (topic.topic, newest_known_epoch) in one.epochs]
         answering = {one.node for one in nodes}
         others = [found.node for found in view.nodes if found.node not in answering]
         made.problems.append(
-            f"nodes {by} were told of projection {newest_told}, and the newest copy of a node that answers is projection "
+            f"nodes {by} know of projection {newest_known_epoch}, and the newest copy of a node that answers is projection "
             f"{projection.epoch}: which nodes held its positions since is not known; "
             + (
                 f"start node {' or '.join(map(str, others))}, which may keep it"
@@ -487,8 +488,8 @@ def _next_ids(copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> tuple[TopicID, L
 def _nodes(
     view: ClusterView, nodes: Sequence[NodeEvidence], lost: Collection[NodeID], topics: Sequence[TopicFound]
 ) -> tuple[StorageNode, ...]:
-    """Those of the copy, at the addresses where they answer, and those that have come since. A lost one stays while a stream names
-    it: the manager replaces it."""
+    """Those of the copy, at the addresses where they answer, and those that have come since. A lost one stays while a
+    stream names it: the manager replaces it."""
     named = {node for found in topics for stream in found.streams for node in stream.replicas}
     found = {one.node: one for one in view.nodes if one.node not in lost or one.node in named}
     for one in nodes:

@@ -139,7 +139,9 @@ async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | Non
         if answer.next_llsn >= answer.committed_end:
             return tuple(rows)
         if answer.next_llsn <= llsn:
-            raise Unavailable(f"log stream {replica.log_stream}: the rows behind entry {llsn} are not told")
+            raise Unavailable(
+                f"log stream {replica.log_stream}: the rows behind entry {llsn} are not reported"
+            )
         llsn = answer.next_llsn
 
 

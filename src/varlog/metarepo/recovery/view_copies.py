@@ -17,8 +17,8 @@ from varlog.model.projection import Projection
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
-# The first change is sent at once; what changes within this time after it goes out as one, unless it is a projection: that is the
-# order of a sequenced topic, and nothing else outside the store has it.
+# The first change is sent at once; what changes within this time after it goes out as one, unless it is a projection:
+# that is the order of a sequenced topic, and nothing else outside the store has it.
 COPY_INTERVAL_S: Final = 1.0
 COPY_BYTES_PER_S: Final = 8 * MIB
 COPY_BYTES_MAX: Final = FRAME_BYTES_MAX - MIB

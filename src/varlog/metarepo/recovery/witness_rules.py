@@ -1,8 +1,9 @@
 """PURE. Storage nodes as witnesses of the order: claims, and their rows joined.
 
-Law 3: a position is given once. A repository whose store went back in time (a lost journal, an older copy) would give positions
-again that nodes have seen given. `claim` finds that out from what a node tells as its session opens; `join` puts the commit rows
-of all replicas together, and says which positions no node tells and where two of them contradict each other.
+Law 3: a position is given once. A repository whose store went back in time (a lost journal, an older copy) would give
+positions again that nodes have seen given. `claim` finds that out from what a node reports as its session opens; `join`
+puts the commit rows of all replicas together, and says which positions no node reports and where two of them contradict
+each other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
 
-# At most this many conflicts are told; there may be one for each row.
+# At most this many conflicts are listed; there may be one for each row.
 CONFLICTS_TOLD_MAX = 20
 
 
@@ -27,8 +28,8 @@ CONFLICTS_TOLD_MAX = 20
 
 
 class ReplicaWord(NamedTuple):
-    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position `last_glsn` (-1:
-    not told)."""
+    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position
+    `last_glsn` (-1: not given)."""
 
     epoch: Epoch
     committed_end: LLSN
@@ -47,7 +48,7 @@ class WitnessClaim:
 
 
 def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> WitnessClaim | None:
-    """A node has heard of newer positions, or of a newer trim, of a topic."""
+    """A node knows of newer positions, or of a newer trim, of a topic."""
     if theirs.high_watermark > ours.high_watermark:
         why = f"node {node} knows positions up to {theirs.high_watermark}, the repository up to {ours.high_watermark}"
         return WitnessClaim(why, max(theirs.high_watermark, theirs.trimmed), theirs.trimmed <= ours.trimmed)
@@ -60,8 +61,8 @@ def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> WitnessC
 def claim_of_replica(
     node: NodeID, stream: LogStream, word: ReplicaWord, committed_end: LLSN, our_glsn: GLSN | None
 ) -> WitnessClaim | None:
-    """A replica holds more of the order of its stream than the repository, another order, or a newer epoch. `our_glsn`: where the
-    repository has the replica's last entry, if it still knows."""
+    """A replica holds more of the order of its stream than the repository, another order, or a newer epoch. `our_glsn`:
+    where the repository has the replica's last entry, if it still knows."""
     name = f"log stream {stream.log_stream}"
     if word.committed_end > committed_end:
         why = (
@@ -70,8 +71,8 @@ def claim_of_replica(
         )
         return WitnessClaim(why, word.last_glsn, word.epoch <= stream.epoch)
     # A replica that began behind trimmed entries has ordered ones and no row yet: it does not know where the last of them is.
-    told = word.last_glsn > NO_GLSN and word.committed_end > FIRST_LLSN
-    if our_glsn is not None and told and our_glsn != word.last_glsn:
+    given = word.last_glsn > NO_GLSN and word.committed_end > FIRST_LLSN
+    if our_glsn is not None and given and our_glsn != word.last_glsn:
         why = (
             f"node {node} has entry {word.committed_end - 1} of {name} at position {word.last_glsn}, "
             f"the repository at position {our_glsn}"
@@ -84,17 +85,17 @@ def claim_of_replica(
 
 
 def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> WitnessClaim | None:
-    """A node was told of a newer projection of a sequenced topic than the repository has."""
+    """A node knows of a newer projection of a sequenced topic than the repository has."""
     ours = projection.epoch if projection is not None else NO_EPOCH
     if epoch <= ours:
         return None
-    why = f"node {node} was told of projection {epoch}, the repository has projection {ours}"
+    why = f"node {node} knows of projection {epoch}, the repository has projection {ours}"
     return WitnessClaim(why, NO_GLSN, order_alone=False, epoch=epoch)
 
 
 def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> WitnessClaim | None:
-    """A node keeps a projection that a repository of `term` had made; the one of this epoch here was made in a later term, so it is
-    another one: positions may have been given by both (law 3)."""
+    """A node keeps a projection that a repository of `term` had made; the one of this epoch here was made in a later
+    term, so it is another one: positions may have been given by both (law 3)."""
     made = term_of(topic, epoch)
     if made is None or made <= term:
         return None
@@ -114,7 +115,7 @@ def term_of(topic: Topic, epoch: Epoch) -> int | None:
 def claim_of_lows(
     node: NodeID, topic: Topic, projection: Projection, lows: Mapping[LogStreamID, LLSN]
 ) -> WitnessClaim | None:
-    """The units of a node were told of a newer trim."""
+    """The units of a node know of a newer trim."""
     trimmed = trimmed_by(projection, lows.items())
     if trimmed <= topic.trimmed:
         return None
@@ -125,8 +126,8 @@ def claim_of_lows(
 
 
 def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]]) -> GLSN:
-    """The position up to which units were trimmed that have nothing below these LLSNs. The trimmed position itself is of one of the
-    log streams, so with one unit of each this is exactly what was trimmed."""
+    """The position up to which units were trimmed that have nothing below these LLSNs. The trimmed position itself is
+    of one of the log streams, so with one unit of each this is exactly what was trimmed."""
     known = {chain.log_stream for chain in projection.chains}
     found = [
         projection.position(log_stream, LLSN(low - 1))[0]
@@ -141,7 +142,7 @@ def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]])
 
 @dataclass(frozen=True, slots=True)
 class ReportedRange:
-    """The commit rows that one replica told, oldest first, back to back in LLSN."""
+    """The commit rows that one replica reported, oldest first, back to back in LLSN."""
 
     node: NodeID
     log_stream: LogStreamID
@@ -150,7 +151,7 @@ class ReportedRange:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedRow:
-    """A run of positions, and which node told it first."""
+    """A run of positions, and which node reported it first."""
 
     node: NodeID
     log_stream: LogStreamID
@@ -159,8 +160,8 @@ class AdoptedRow:
 
 @dataclass(frozen=True, slots=True)
 class JoinedOrder:
-    """The order from `begin` up to `end` (exclusive) as the nodes tell it. `taken`: by position. `missing`: ranges [begin, end) of
-    positions that no node tells. `conflicts`: in words."""
+    """The order from `begin` up to `end` (exclusive) as the nodes report it. `taken`: by position. `missing`: ranges
+    [begin, end) of positions that no node reports. `conflicts`: in words."""
 
     begin: GLSN
     end: GLSN
@@ -170,25 +171,26 @@ class JoinedOrder:
 
     @property
     def is_whole(self) -> bool:
-        """Every position is told once, without a contradiction: it can be taken over."""
+        """Every position is reported once, without a contradiction: it can be taken over."""
         return not self.missing and not self.conflicts
 
     @property
     def version(self) -> int:
-        """The newest cut that a row tells of."""
+        """The newest cut that a row has."""
         return max((found.row.version for found in self.taken), default=0)
 
 
 def join(
-    begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[ReportedRange]
+    begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], reported: Iterable[ReportedRange]
 ) -> JoinedOrder:
-    """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which some node has heard of.
+    """What the nodes report of the positions from `begin` on, at least up to `high_watermark`, which some node knows of.
 
-    `ends`: where the order of each stream ends before `begin`, as far as that is known; what is told goes on exactly there.
+    `ends`: where the order of each stream ends before `begin`, as far as that is known; what is reported continues
+    exactly there.
     """
     conflicts: list[str] = []
     lanes: dict[LogStreamID, _Lane] = {}
-    for found in told:
+    for found in reported:
         lane = lanes.setdefault(found.log_stream, _Lane(found.log_stream, conflicts))
         for row in found.rows:
             if row.glsn_end > begin:
@@ -259,7 +261,7 @@ class _Lane:
             row = found.row
             if expected is not None and row.llsn_begin != expected:
                 self._conflicts.append(
-                    f"node {found.node} goes on with entry {row.llsn_begin} of log stream {self._log_stream} at position "
+                    f"node {found.node} continues with entry {row.llsn_begin} of log stream {self._log_stream} at position "
                     f"{row.glsn_begin}, where entry {expected} was to come"
                 )
             expected = row.llsn_end

@@ -1,10 +1,11 @@
-"""Witnesses: what nodes know of the order, heard before anything is given.
+"""Witnesses: what nodes know of the order, collected before positions are granted.
 
-As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time;
-after that, none in a topic of which no replica of some log stream has been heard: no other node knows its newest position. A node
-that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by an
-operator, or by itself where every replica was heard and nothing but the newest cuts can have been lost. The order of a sequenced
-topic is its projection, which nodes keep in their copies of the view. docs/decisions/0021.
+As a term begins no position is given until every registered node has opened a session, or could not be reached for a
+grace time; after that, none in a topic of which no replica of some log stream has reported: no other node knows its
+newest position. A node that knows more than this repository, or something else, stops the topic, durably. The order is
+then taken from the nodes: by an operator, or by itself where every replica has reported and nothing but the newest cuts
+can have been lost. The order of a sequenced topic is its projection, which nodes keep in their copies of the view.
+docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# At most this many lost cuts are taken from the nodes without an operator: what a journal can lose, and no older copy of a store.
+# At most this many lost cuts are taken from the nodes without an operator: what a journal can lose, and no older copy
+# of a store.
 CUTS_ADOPTED_MAX: Final = 64
 CALLS_WAITING_MAX: Final = 10_000
 # More rows than this are not held in memory: a store that lost so much is restored from a newer copy.
@@ -74,8 +76,9 @@ class AskNode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session, or told nothing of a
-    replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: of a sequenced topic."""
+    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session, or reported
+    nothing of a replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: of
+    a sequenced topic."""
 
     topic: Topic
     joined: JoinedOrder
@@ -120,7 +123,7 @@ class Adoption:
 
 class Witnesses:
     """Those of one term. `restart` ends the sessions with some nodes: they start again from what is known then. `on_heard` is
-    called once the nodes were heard."""
+    called once the nodes have reported."""
 
     def __init__(
         self,
@@ -153,8 +156,8 @@ class Witnesses:
         self._stopping: dict[TopicID, tuple[GLSN, Epoch]] = {}
         # The replicas as the term began: those that are registered later know nothing newer than this repository.
         self._begun_with: dict[LogStreamID, tuple[NodeID, ...]] = _replicas(state)
-        # Which replicas and log units were heard in this term, be they in session now or not.
-        self._heard: set[tuple[LogStreamID, NodeID]] = set()
+        # Which replicas and log units have reported in this term, be they in session now or not.
+        self._reported: set[tuple[LogStreamID, NodeID]] = set()
         self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
@@ -165,11 +168,11 @@ class Witnesses:
         self._begun_with = _replicas(self._state)
         self._awaited = {found.node: None for found in self._state.view.nodes}
         if self._awaited:
-            self._state.heard = False
+            self._state.witnessed = False
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._grace_over)
 
     def end(self, error: Unavailable) -> None:
-        """Who waits is told `error`."""
+        """Waiting requests fail with `error`."""
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._waiting = self._waiting, FairPlaces()
@@ -178,12 +181,12 @@ class Witnesses:
 
     @property
     def awaited(self) -> tuple[NodeID, ...]:
-        """Registered nodes that were not heard in this term, be the grace time over or not."""
+        """Registered nodes that have not reported in this term, be the grace time over or not."""
         return tuple(self._awaited)
 
     def when_heard(self, call: Call, act: Callable[[], None]) -> None:
-        """Call `act`, which answers `call`, once the nodes were heard: at once, except as a term begins."""
-        if self._state.heard:
+        """Call `act`, which answers `call`, once the nodes have reported: at once, except as a term begins."""
+        if self._state.witnessed:
             act()
             return
         left = self._waiting.make_room(call.connection, CALLS_WAITING_MAX)
@@ -194,14 +197,14 @@ class Witnesses:
         self._waiting.put(call, call.connection, (call, act))
 
     def _grace_over(self) -> None:
-        if not self._state.heard:
+        if not self._state.witnessed:
             _log.warning(logfmt("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
             self._hear_all()
 
     def _hear_all(self) -> None:
         for topic, unheard in self._unheard().items():
             self._miss(self._state.topics[topic], unheard)
-        self._state.heard = True
+        self._state.witnessed = True
         self._on_heard()
         self._end_missing()
         waiting, self._waiting = self._waiting, FairPlaces()
@@ -217,12 +220,12 @@ class Witnesses:
     def opened(self, node: NodeID, word: OpenSessionReply) -> None:
         """A session begins: before anything that the node reports counts."""
         self._words[node] = word
-        self._heard.update((point.log_stream, node) for point in word.replicas)
+        self._reported.update((point.log_stream, node) for point in word.replicas)
         self._units_heard.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
         for topic, claim in self._claims(node, word):
             self.stop(topic, claim.why, claim.position, claim.epoch)
         self._awaited.pop(node, None)
-        if not self._awaited and not self._state.heard:
+        if not self._awaited and not self._state.witnessed:
             self._hear_all()
         self._end_missing()
         for found in self._state.topics.values():
@@ -264,18 +267,19 @@ class Witnesses:
     def _revision_after_loss(self) -> int:
         return rules.revision_after_loss(self._revision, self._term())
 
-    # --- Log streams of which nobody was heard ---------------------------------------------------------------------------------
+    # --- Log streams without a report ---------------------------------------------------------------------------------
 
     def _unheard(self) -> dict[TopicID, list[LogStream]]:
-        """The log streams of which no replica was heard in this term, by topic. Once all registered nodes were heard: those of
-        which every replica is lost or damaged. Each was there before its log stream was registered (R-REG-2)."""
+        """The log streams of which no replica has reported in this term, by topic. Once all registered nodes have
+        reported: those of which every replica is lost or damaged. Each was there before its log stream was registered
+        (R-REG-2)."""
         found: dict[TopicID, list[LogStream]] = {}
-        heard = {log_stream for log_stream, _ in self._heard}
+        reported = {log_stream for log_stream, _ in self._reported}
         for stream in self._state.streams.values():
             topic = self._state.topics.get(stream.topic)
             if topic is None or (topic.sequenced and not self._awaited):
                 continue
-            if stream.log_stream not in heard and stream.log_stream in self._begun_with:
+            if stream.log_stream not in reported and stream.log_stream in self._begun_with:
                 found.setdefault(stream.topic, []).append(stream)
         if not self._awaited:
             return found
@@ -289,8 +293,9 @@ class Witnesses:
         return found
 
     def unheard_on(self, topic: TopicID) -> tuple[NodeID, ...]:
-        """Nodes that have told nothing of a replica of this topic in this term, although they have one: they are away, or it is
-        lost or damaged. It may know newer positions than all that were heard: their newest rows may be lost as well."""
+        """Nodes that have reported nothing of a replica of this topic in this term, although they have one: they are
+        away, or it is lost or damaged. It may know newer positions than all that have reported: their newest rows may
+        be lost as well."""
         found = self._state.topics.get(topic)
         if found is None or found.sequenced:
             return ()
@@ -299,12 +304,12 @@ class Witnesses:
             for stream in self._state.streams.values()
             if stream.topic == topic
             for node in self._begun_with.get(stream.log_stream, ())
-            if node in stream.replicas and (stream.log_stream, node) not in self._heard
+            if node in stream.replicas and (stream.log_stream, node) not in self._reported
         }
         return tuple(sorted(unheard))
 
     def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
-        """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams was heard."""
+        """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams has reported."""
         if topic.stopped and not topic.missed:
             return
         missed = tuple(sorted({node for stream in unheard for node in stream.replicas}))
@@ -334,9 +339,9 @@ class Witnesses:
         self._commits.submit(MembershipOperation(decide, durable))
 
     def _end_missing(self) -> None:
-        """Topics continue of which every log stream was heard, with nobody contradicting."""
+        """Topics continue of which every log stream has reported, with nobody contradicting."""
         missing = [topic for topic in self._state.topics.values() if topic.missed]
-        if not missing or not self._state.heard:
+        if not missing or not self._state.witnessed:
             return
         unheard = self._unheard()
         for topic in missing:
@@ -408,15 +413,15 @@ class Witnesses:
     # --- Taking the order from the nodes -------------------------------------------------------------------------------------
 
     async def adopt(self, topic: TopicID, *, dry_run: bool) -> OrderAdoption:
-        """What an operator asks for. PreconditionFailed: what the nodes tell does not add up to an order."""
+        """What an operator asks for. PreconditionFailed: what the nodes report does not add up to an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
             return adoption.summary(adopted=False)
-        await self._take(adoption)
+        await self._adopt(adoption)
         return adoption.summary(adopted=True)
 
     def _adopt_soon(self, topic: TopicID) -> None:
-        """By itself: where every registered node is heard, and nothing but the newest cuts is lost."""
+        """By itself: where every registered node has reported, and nothing but the newest cuts is lost."""
         found = self._state.topics.get(topic)
         everyone = all(node.node in self._words for node in self._state.view.nodes)
         if found is None or not found.stopped or found.missed or not everyone or topic in self._adopting:
@@ -429,7 +434,7 @@ class Witnesses:
             adoption = await self._survey(topic)
             joined = adoption.joined
             lost = joined.version - self._state.order.version if joined.taken else 0
-            # A replica that was not heard may hold positions that nobody tells.
+            # A replica that has not reported may hold positions that no node reports.
             whole = joined.is_whole and not adoption.silent
             if not whole or not adoption.order_alone or lost > CUTS_ADOPTED_MAX:
                 name, why = adoption.topic.name, adoption.topic.stopped
@@ -438,7 +443,7 @@ class Witnesses:
                     logfmt(f"topic {name!r} stays STOPPED: {why}; {remedy}", topic=topic, cuts_lost=lost)
                 )
                 return
-            await self._take(adoption)
+            await self._adopt(adoption)
         except VarlogError as error:
             _log.warning(logfmt("the order cannot be taken from the nodes now", topic=topic, why=error))
         finally:
@@ -465,7 +470,7 @@ class Witnesses:
                     rows.append(await self._rows_of(node, point))
         marks = [mark.trimmed for word in self._words.values() for mark in word.marks if mark.topic == topic]
         trimmed = max([found.trimmed, *marks])
-        # What is trimmed need not be told any more.
+        # What is trimmed need not be reported any more.
         begin = GLSN(max(state.order.high_watermark(topic), trimmed) + 1)
         known = max([NO_GLSN, found.known, *(claim.position for claim in claims)])
         ends = {
@@ -488,8 +493,8 @@ class Witnesses:
         return Adoption(found, joined, ends, silent, self._raised(joined, ends), trimmed, alone)
 
     async def _survey_sequenced(self, topic: Topic) -> Adoption:
-        """Its order is in its projection. The newest one is in the copies of the view that nodes keep; what was trimmed is known to
-        the units."""
+        """Its order is in its projection. The newest one is in the copies of the view that nodes keep; what was trimmed
+        is known to the units."""
         state = self._state
         nodes = [await evidence(partial(self._ask, node), f"node {node}") for node in sorted(self._words)]
         ours = view_copy(state, self._term())
@@ -520,7 +525,7 @@ class Witnesses:
     def _ends_at(
         self, begin: GLSN, ours: dict[LogStreamID, LLSN], rows: list[ReportedRange]
     ) -> dict[LogStreamID, LLSN]:
-        """Where the streams end before `begin`, as the nodes tell it: everything up to there is trimmed."""
+        """Where the streams end before `begin`, as the nodes report it: everything up to there is trimmed."""
         ends = dict(ours)
         for word in self._words.values():
             for point in word.replicas:
@@ -547,7 +552,7 @@ class Witnesses:
             rows += answer.rows
             if len(rows) > ROWS_MAX:
                 raise PreconditionFailed(
-                    f"node {node} tells more than {ROWS_MAX} rows: restore a newer copy of the store"
+                    f"node {node} reports more than {ROWS_MAX} rows: restore a newer copy of the store"
                 )
             if answer.next_llsn <= at or answer.next_llsn >= answer.committed_end:
                 break
@@ -557,8 +562,8 @@ class Witnesses:
     def _raised(
         self, joined: JoinedOrder, before: Mapping[LogStreamID, LLSN]
     ) -> dict[LogStreamID, tuple[Epoch, LLSN]]:
-        """Streams whose epoch or state we have lost: they are sealed where their order ends, above every epoch that was told. One
-        that runs in an epoch which all know goes on as it is."""
+        """Streams whose epoch or state we have lost: they are sealed where their order ends, above every epoch that was
+        reported. One that runs in an epoch which all know continues as it is."""
         ends = {one.log_stream: one.row.llsn_end for one in joined.taken}
         raised: dict[LogStreamID, tuple[Epoch, LLSN]] = {}
         for stream in self._state.streams.values():
@@ -576,7 +581,7 @@ class Witnesses:
                 raised[stream.log_stream] = (Epoch(newest + 1), end)
         return raised
 
-    async def _take(self, adoption: Adoption) -> None:
+    async def _adopt(self, adoption: Adoption) -> None:
         """Make it durable, and start all sessions of the topic again: nodes that lack rows get them."""
         state, topic, joined = self._state, adoption.topic.topic, adoption.joined
         stood = state.order.high_watermark(topic)
@@ -617,7 +622,7 @@ class Witnesses:
         await done
         _log.critical(
             logfmt(
-                f"the order of topic {adoption.topic.name!r} was taken from the nodes: it goes on",
+                f"the order of topic {adoption.topic.name!r} was taken from the nodes: it continues",
                 topic=topic,
                 positions=f"[{joined.begin}, {joined.end})",
                 projection=adoption.takes.epoch if adoption.takes is not None else NO_EPOCH,
@@ -644,4 +649,4 @@ def _replicas(state: RepositoryState) -> dict[LogStreamID, tuple[NodeID, ...]]:
 
 
 def _too_many() -> Unavailable:
-    return Unavailable("too many wait until the nodes were heard: ask again later")
+    return Unavailable("too many wait until the nodes have reported: ask again later")

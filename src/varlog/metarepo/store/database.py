@@ -1,7 +1,8 @@
 """Database: SQLite's own I/O, or an image that goes through the Disk door.
 
-In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be handed to SQLite:
-over it the database is in memory, and each transaction ends with its image written in place of the file, atomically and durably.
+In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be handed
+to SQLite: over it the database is in memory, and each transaction ends with its image written in place of the file,
+atomically and durably.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Database(Protocol):
         ...
 
     def relink(self) -> None:
-        """Put all of it under its name again, durably. Nothing may be in a transaction. Superseded: what has the name now is of a
-        newer term."""
+        """Put all of it under its name again, durably. Nothing may be in a transaction. Superseded: what has the name
+        now is of a newer term."""
         ...
 
     def close(self) -> None: ...

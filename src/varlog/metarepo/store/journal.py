@@ -20,18 +20,20 @@ Every sector of a record describes itself:
                                                                      56     2  length of the payload
                                                                      58     -  payload: a part of the body
 
-The body is MessagePack, an array of [key, value], [key, nil] (delete) or [begin, end] (delete a range; both are strings). No byte
-of a body is ever at the beginning of a sector, and the salt is known to no client: a value cannot pass for a record.
+The body is MessagePack, an array of [key, value], [key, nil] (delete) or [begin, end] (delete a range; both are
+strings). No byte of a body is ever at the beginning of a sector, and the salt is known to no client: a value cannot
+pass for a record.
 
-Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read from either
-copy is damage, and nobody may go on as if it had never been acknowledged (law 3). A write in flight when the power fails leaves
-sectors that are old, new, or a mixture: all of these have the magic and the salt. Where sectors at the place of the next record
-lack them, and it is not one bad sector beside a good one, an acknowledged commit may have been there: that is damage, and so is a
-file that is too short.
+Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read
+from either copy is damage, and nobody may go on as if it had never been acknowledged (law 3). A write in flight when
+the power fails leaves sectors that are old, new, or a mixture: all of these have the magic and the salt. Where sectors
+at the place of the next record lack them, and it is not one bad sector beside a good one, an acknowledged commit may
+have been there: that is damage, and so is a file that is too short.
 
-A process that opens the store writes its term into the claim of the journal that it finds, and then reads the journal. The owner
-compares the claim with its own term behind each sync: while they are equal, what it wrote was there before any other process read
-(law 7). The claim has a sector of its own and is not synced: after a power loss there is no owner left to read it.
+A process that opens the store writes its term into the claim of the journal that it finds, and then reads the journal.
+The owner compares the claim with its own term behind each sync: while they are equal, what it wrote was there before
+any other process read (law 7). The claim has a sector of its own and is not synced: after a power loss there is no
+owner left to read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Keyspace: what a replicated store asks of the service below it: fenced transactions, leases, waiting for a change. etcd's terms.
+"""Keyspace: what a replicated store asks of the service below it: fenced transactions, leases, waiting for a change.
+etcd's terms.
 
 Each call is one try with a short deadline of its own. `NoAnswer` says that there was no answer: what was asked may be done, may
 still be done later, or never. Who asks again must ask so that twice is harmless.

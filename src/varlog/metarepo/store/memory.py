@@ -99,8 +99,8 @@ def _changed(items: dict[str, bytes], changes: Sequence[Change]) -> dict[str, by
     return items
 
 
-# MemoryKeys: the keys, revisions and leases that etcd's members agree on, in memory, for simulations and tests. Leases end by the
-# loop's time.
+# MemoryKeys: the keys, revisions and leases that etcd's members agree on, in memory, for simulations and tests. Leases
+# end by the loop's time.
 
 # What etcd itself refuses to go beyond.
 ETCD_OPERATIONS_MAX: Final = 128

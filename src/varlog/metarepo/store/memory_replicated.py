@@ -1,5 +1,5 @@
-"""InMemoryReplicatedStore: the replicated store over keys in memory, for simulations and tests. Requests take time; hosts can be
-cut off."""
+"""InMemoryReplicatedStore: the replicated store over keys in memory, for simulations and tests. Requests take time;
+hosts can be cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""[A8] ReplicatedStore: a metadata store that several repositories share; one leads by lease, and every write is fenced by that.
+"""[A8] ReplicatedStore: a metadata store that several repositories share; one leads by lease, and every write is fenced
+by that.
 
     <prefix>leader                 who leads, with his lease: gone when it ends. Its creation revision is the term
     <prefix>candidate/<address>    who leads or waits to, each with his lease

@@ -85,7 +85,8 @@ def _database_items(database: Path) -> tuple[dict[str, bytes], int | None]:
     try:
         return _select(f"{database.absolute().as_uri()}?mode=ro")
     except sqlite3.OperationalError:
-        # Left by a killed process in a directory that we may not write to: SQLite reads its log only with an index file beside it.
+        # Left by a killed process in a directory that we may not write to: SQLite reads its log only with an index file
+        # beside it.
         with tempfile.TemporaryDirectory() as copy:
             for file in (database, log):
                 shutil.copy(file, copy)

@@ -1,18 +1,19 @@
 """[A8] SqliteStore: the default metadata store. One database and a journal, one writer, every commit synced before it returns.
 
-A commit goes to the journal beside the database: one write and one sync, and none of the pages and locks of an SQLite transaction.
-A transaction takes in what the journal holds when there is no more room in it, when a range of keys is deleted (then most of it
-need not be written at all), and at a clean end: then the database has everything. A commit that is too large for the journal is a
-transaction of its own.
+A commit goes to the journal beside the database: one write and one sync, and none of the pages and locks of an SQLite
+transaction. A transaction takes in what the journal holds when there is no more room in it, when a range of keys is
+deleted (then most of it need not be written at all), and at a clean end: then the database has everything. A commit
+that is too large for the journal is a transaction of its own.
 
-SQLite does not check what it reads: every item has a CRC32C, and so have the number of items and the row with the term. Database
-and journal name each other: the database knows the salt of its journal, and which commit of it was taken in last. So an older copy
-of either beside the newer other one is refused, or, where the journal still has all that is missing, taken in.
+SQLite does not check what it reads: every item has a CRC32C, and so have the number of items and the row with the term.
+Database and journal name each other: the database knows the salt of its journal, and which commit of it was taken in
+last. So an older copy of either beside the newer other one is refused, or, where the journal still has all that is
+missing, taken in.
 
-A lock file beside the database keeps a second repository out; terms fence it even where locks do not hold: a transaction looks
-inside at the one in the database, a commit to the journal, behind its sync, at the one in the journal. Each opening takes a term,
-writes it into the journal and reads that then: a commit that saw its own term still there is in what is read. All of it runs in
-one worker.
+A lock file beside the database keeps a second repository out; terms fence it even where locks do not hold: a
+transaction looks inside at the one in the database, a commit to the journal, behind its sync, at the one in the
+journal. Each opening takes a term, writes it into the journal and reads that then: a commit that saw its own term still
+there is in what is read. All of it runs in one worker.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ from varlog.runtime.worker import Worker
 
 # "VLMR": tells our databases from all others; SQLite keeps both numbers in the file's header.
 APPLICATION_ID: Final = int.from_bytes(b"VLMR", "big")
-# 1: without a journal. 2: without checksums. Both are taken over when they are opened. An older program must not open a newer one.
+# 1: without a journal. 2: without checksums. Both are taken over when they are opened. An older program must not open a
+# newer one.
 FORMAT_VERSION: Final = 3
 # After this long without a commit an empty one follows the newest, which is then known to be durable whatever happens to it.
 IDLE_MARK_S: Final = 0.5
@@ -261,8 +263,8 @@ class SqliteStore(SoleStore):
     # --- in the worker -------------------------------------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """What was deleted or replaced while it is open is put under its name again: found only at the next start, it would be the
-        loss of the newest commits, or of all."""
+        """What was deleted or replaced while it is open is put under its name again: found only at the next start, it
+        would be the loss of the newest commits, or of all."""
         database, journal = self._database, self._journal
         if database is None or journal is None:
             return

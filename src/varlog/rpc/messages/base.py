@@ -1,4 +1,4 @@
-"""Message: the base of all messages, and the two replies that any request can get"""
+"""Message: the base of all messages, and the two replies of any request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Done(Message, frozen=True):
-    """The answer when there is nothing to say but yes."""
+    """The reply of a request that was carried out and has no result."""
 
 
 class Failure(Message, frozen=True):
-    """The answer when it failed: an error of the tree, by its code and facts (see error_codes.py)."""
+    """The reply of a request that failed: an error of the tree, by its code and facts (see error_codes.py)."""
 
     code: int
     facts: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Leases: storage node or sequencer <-> metadata repository"""
+"""Messages of leases: storage node or sequencer <-> metadata repository."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from varlog.model.lsn import LLSN
 from varlog.model.projection import SequencerID
 from varlog.rpc.messages.base import Message
 
-# --- Leases: node <-> repository, one way both, over the session; sequencer -> repository ------------------------------
-
 
 class UnitOrder(Message, frozen=True):
-    """The unit is in no older epoch than `epoch`, and has nothing below `low`. `alone`: it is the only one of its chain, so there
-    is no other to compare it with."""
+    """The unit is in no older epoch than `epoch`, and has nothing below `low`. `alone`: it is the only one of its
+    chain, so there is no other to compare it with."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -30,9 +28,10 @@ class RequestLease(Message, frozen=True):
 
 
 class LeaseReply(Message, frozen=True):
-    """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock from `stamp`
-    on; 0: it may not. `orders`: of the node's units. `topics`, to a sequencer: in which epoch every sequenced topic is now; in an
-    older one it must not answer from now on. To a node: the same of the topics of its units, to be remembered."""
+    """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock
+    from `stamp` on; 0: it may not. `orders`: of the node's units. `topics`, to a sequencer: the present epoch of every
+    sequenced topic; in an older one it must not answer from now on. To a node: the same of the topics of its units, to
+    be remembered."""
 
     stamp: int
     lease_s: float
@@ -41,7 +40,7 @@ class LeaseReply(Message, frozen=True):
 
 
 class RenewSequencer(Message, frozen=True):
-    """A sequencer says that it is there, and asks for a lease. Answered by LeaseReply."""
+    """A sequencer registers itself and asks for a lease. Answered by LeaseReply."""
 
     sequencer: SequencerID
     stamp: int

@@ -11,14 +11,14 @@ from varlog.rpc.messages.base import Message
 class Append(Message, frozen=True):
     """Order one packed batch (the payload) anywhere in `log_stream`. Sent to the primary; answered by AppendReply.
 
-    `epoch` (0: any): the primary refuses the batch in any other epoch (StaleEpoch), so a delayed request cannot take effect in a
-    later one.
+    `epoch` (0: any): the primary refuses the batch in any other epoch (StaleEpoch), so a delayed request cannot take
+    effect in a later one.
 
-    `is_retry`: the same batch (producer and sequence) was sent before in this epoch and may be in the log. If it is, its LLSN is
-    above `min_llsn` and its GLSN above `min_glsn`, and its position is the answer.
+    `is_retry`: the same batch (producer and sequence) was sent before in this epoch and may be in the log. If it is,
+    its LLSN is above `min_llsn` and its GLSN above `min_glsn`, and its position is the answer.
 
-    `within_ms` (0: unlimited): how long the caller waits for the answer, counted from sending. A batch that would be ordered later
-    is refused (Overloaded) before it gets an LLSN.
+    `within_ms` (0: unlimited): how long the caller waits for the answer, counted from sending. A batch that would be
+    ordered later is refused (Overloaded) before it gets an LLSN.
     """
 
     log_stream: LogStreamID
@@ -33,15 +33,17 @@ class AppendIdempotent(Message, frozen=True):
     """Order one packed batch (the payload) as the next one of its producer's sequence. Sent to the primary; answered by
     AppendReply.
 
-    A producer's batches in a log stream are numbered 1, 2, 3 … and all lie above `min_glsn`; several processes may extend the
-    sequence. The batch is accepted only directly behind the batch that has the preceding number and the body checksum
-    `previous_crc` (0 for the first batch). If the log already has this batch, with the same checksum, its position is the answer.
-    Otherwise: SequenceConflict. The request may be repeated any number of times, in any epoch. `epoch` is as in Append.
+    A producer's batches in a log stream are numbered 1, 2, 3 … and all lie above `min_glsn`; several processes may
+    extend the sequence. The batch is accepted only directly behind the batch that has the preceding number and the body
+    checksum `previous_crc` (0 for the first batch). If the log already has this batch, with the same checksum, its
+    position is the answer. Otherwise: SequenceConflict. The request may be repeated any number of times, in any epoch.
+    `epoch` is as in Append.
 
-    `writer_attempt` (0: not given) identifies one attempt of one process at extending the sequence; the writer draws another one
-    each time it has listed the sequence, and `known_sequence` is the number up to which it has. A batch behind `known_sequence` is
-    accepted only if its predecessor is of the same attempt. Otherwise two orderings of the same rows that have one row at the same
-    number would meet there and continue with rows that the sequence already has further up.
+    `writer_attempt` (0: not given) identifies one attempt of one process at extending the sequence; the writer draws
+    another one each time it has listed the sequence, and `known_sequence` is the number up to which it has. A batch
+    behind `known_sequence` is accepted only if its predecessor is of the same attempt. Otherwise two orderings of the
+    same rows that have one row at the same number would meet there and continue with rows that the sequence already has
+    further up.
     """
 
     log_stream: LogStreamID

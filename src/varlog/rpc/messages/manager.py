@@ -1,4 +1,4 @@
-"""Manager service: operators and clients -> manager"""
+"""Messages from operators and clients to the manager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from varlog.rpc.messages.base import Message
 
 # --- Manager: operators and clients -> manager --------------------------------------------------------------
 #
-# `within_ms`: for how long the caller waits (0: it does not say). What has not begun by then is not begun any more.
+# `within_ms`: how long the caller waits (0: not given). A request that has not begun by then is not begun.
 
 
 class AddNode(Message, frozen=True):
@@ -25,8 +25,9 @@ class RemoveNode(Message, frozen=True):
 
 
 class CreateTopic(Message, frozen=True):
-    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first entry gets
-    position `first`. A sequenced one: in stripes of `stripe_size` positions (0: the default), with replica groups by `grouping`."""
+    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first
+    entry gets position `first`. A sequenced one: in stripes of `stripe_size` positions (0: the default), with replica
+    groups by `grouping`."""
 
     name: str
     streams: int = 0
@@ -55,7 +56,7 @@ class AddStream(Message, frozen=True):
 
 
 class AdminSealStream(Message, frozen=True):
-    """Seal a stream by hand, and keep it sealed until it is unsealed by hand."""
+    """Seal a stream for an operator, and keep it sealed until an operator unseals it."""
 
     log_stream: LogStreamID
     within_ms: int = 0
@@ -76,7 +77,7 @@ class AdminReplaceReplica(Message, frozen=True):
 
 
 class AdminSyncReplica(Message, frozen=True):
-    """Fill the replica on `node` from a sealed one now, and tell how far that is. Answered by SyncReply."""
+    """Fill the replica on `node` from a sealed one now; asked again, it reports the progress. Answered by SyncReply."""
 
     log_stream: LogStreamID
     node: NodeID
@@ -84,7 +85,7 @@ class AdminSyncReplica(Message, frozen=True):
 
 
 class GetClusterStatus(Message, frozen=True):
-    """The view, and what each node said last."""
+    """The view, and the newest status of each node."""
 
 
 class GetClusterStatusReply(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Node administration: manager -> storage node"""
+"""Messages from the manager to storage nodes: administration."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from varlog.model.status import NodeStatus, ReplicaState, SyncStatus
 from varlog.rpc.messages.base import Message
 from varlog.rpc.messages.replica import ReplicaAddress
 
-# --- Node administration: manager -> storage node -----------------------------------------------------------
-
 
 class GetNodeStatus(Message, frozen=True):
-    """Who are you, and how are your replicas."""
+    """The id of the node and the status of its replicas."""
 
 
 class GetNodeStatusReply(Message, frozen=True):
@@ -24,8 +22,8 @@ class GetNodeStatusReply(Message, frozen=True):
 
 
 class AddLogStream(Message, frozen=True):
-    """Make a replica, on `volume` or on the emptiest one. It starts SEALING, in epoch 0. Of a sequenced topic: a log unit, empty,
-    in epoch 0."""
+    """Make a replica, on `volume` or on the emptiest one. It starts SEALING, in epoch 0. Of a sequenced topic: a log
+    unit, empty, in epoch 0."""
 
     topic: TopicID
     log_stream: LogStreamID
@@ -36,7 +34,7 @@ class AddLogStream(Message, frozen=True):
 
 class RemoveLogStream(Message, frozen=True):
     """Delete a replica and its data. With `epoch` (-1: whatever it is) only if the replica is still in that epoch: one that was
-    taken into a stream since it was looked at stays. Refused if its directory belongs to another cluster than `cluster_uuid`. One
+    added to a stream since it was examined stays. Refused if its directory belongs to another cluster than `cluster_uuid`. One
     that is evidence against the repository stays as well, unless an operator has decided otherwise (`forced`)."""
 
     log_stream: LogStreamID
@@ -46,9 +44,9 @@ class RemoveLogStream(Message, frozen=True):
 
 
 class RebuildReplica(Message, frozen=True):
-    """Set a replica that cannot go on (damaged, frozen, too far behind) aside, and make an empty one in its place, as AddLogStream
-    does. Refused if the replica can go on in `epoch`, or knows a newer one, or belongs to another cluster than `cluster_uuid`, or
-    has ordered entries at or above `sealed_end` (0: not told): they are evidence."""
+    """Set a replica aside that cannot continue (damaged, frozen, too far behind), and make an empty one in its place,
+    as AddLogStream does. Refused if the replica can continue in `epoch`, or knows a newer one, or belongs to another
+    cluster than `cluster_uuid`, or has ordered entries at or above `sealed_end` (0: not given): they are evidence."""
 
     topic: TopicID
     log_stream: LogStreamID
@@ -58,9 +56,8 @@ class RebuildReplica(Message, frozen=True):
 
 
 class SyncReplica(Message, frozen=True):
-    """R-SYNC-1: fill this SEALING replica up to its sealed end from the SEALED one at `source`. Answered at once by SyncReply;
-    asked
-    again it tells the progress. AlreadySyncing while it is filled from another source."""
+    """R-SYNC-1: fill this SEALING replica up to its sealed end from the SEALED one at `source`. Answered immediately by
+    SyncReply; asked again, it reports the progress. AlreadySyncing while it is filled from another source."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -72,8 +69,8 @@ class SyncReply(Message, frozen=True):
 
 
 class RepairReplica(Message, frozen=True):
-    """Put the damaged entries of a replica right with the bytes of the others, in place, whatever state it is in. Answered by Done
-    when it has begun; ReplicaStatus.damage tells what is left."""
+    """Repair the damaged entries of a replica in place with the bytes of the others, in any state. Answered by Done
+    when it has begun; ReplicaStatus.damage shows what is left."""
 
     log_stream: LogStreamID
     sources: tuple[ReplicaAddress, ...]
@@ -105,9 +102,10 @@ class GetNodeFacts(Message, frozen=True):
 
 
 class GetNodeFactsReply(Message, frozen=True):
-    """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a repository
-    has a session with it now. `marks`: the newest position and trim of each topic of its replicas that it has heard of. `epochs`:
-    of the newest projections of the topics of its units that it was told of. `proposed`: projections that were about to be made."""
+    """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a
+    repository has a session with it now. `marks`: the newest position and trim of each topic of its replicas that it
+    knows. `epochs`: of the newest projections of the topics of its units that it knows. `proposed`: projections that
+    were about to be made."""
 
     term: int
     in_session: bool

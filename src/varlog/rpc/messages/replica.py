@@ -1,4 +1,4 @@
-"""Replica service: primary -> backup, and a replica's address"""
+"""Messages from a primary to its backups, and a replica's address."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages.base import Message
-
-# --- Replica service: primary -> backup ---------------------------------------------------------------------
 
 
 class ReplicaOpen(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Metadata repository service: clients and manager -> repository"""
+"""Messages from clients and the manager to the metadata repository."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages.base import Message
 
-# --- Metadata repository: clients and manager -> repository -------------------------------------------------
-
 
 class GetView(Message, frozen=True):
     """The whole view; with `newer_than` it waits up to `wait_s` for a newer revision than that."""
@@ -21,12 +19,13 @@ class GetView(Message, frozen=True):
 
 
 class GetViewReply(Message, frozen=True):
-    """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of.
+    """`suspects`: nodes that clients could not use recently (R-FAIL-2). Other clients should try them last until they
+    have answered.
 
-    Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in `foreign`
-    (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown. `complaints`: what is wrong with the
-    repository's own files, in words: a copy that was found bad, a mirror that failed. `corrupt_frames`: those that came to the
-    repository with a wrong checksum since it started.
+    Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in
+    `foreign` (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown. `complaints`: what is
+    wrong with the repository's own files, as sentences: a copy that was found bad, a mirror that failed.
+    `corrupt_frames`: those that came to the repository with a wrong checksum since it started.
     """
 
     view: ClusterView
@@ -39,15 +38,16 @@ class GetViewReply(Message, frozen=True):
 
 
 class GetBackup(Message, frozen=True):
-    """A consistent copy of all that the repository knows, piece by piece: with `offset` 0 it is made, with the `stamp` of the
-    answer it goes on. Answered by GetBackupReply."""
+    """A consistent copy of all that the repository knows, piece by piece: `offset` 0 makes the copy, the `stamp` of the
+    answer continues it. Answered by GetBackupReply."""
 
     offset: int = 0
     stamp: int = 0
 
 
 class GetBackupReply(Message, frozen=True):
-    """Payload: the bytes from the asked offset on, of `bytes_total`: a MessagePack map from key to value, as a store holds them."""
+    """Payload: the bytes from the asked offset on, of `bytes_total`: a MessagePack map from key to value, as a store
+    holds them."""
 
     stamp: int
     bytes_total: int
@@ -75,8 +75,8 @@ class TrimTopic(Message, frozen=True):
 
 
 class SetReader(Message, frozen=True):
-    """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows it. Answered
-    by GetReadersReply, with this one."""
+    """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows
+    it. Answered by GetReadersReply, with this one."""
 
     topic: TopicID
     name: str
@@ -105,10 +105,10 @@ class GetReadersReply(Message, frozen=True):
 
 
 class BeginWrite(Message, frozen=True):
-    """A writer that is made of many tasks begins batch number `batch`, or one of its tasks asks where it began. Answered by
-    WriterReply: the first to ask fixes `streams` (those it writes to) and where in the log it began; everyone after gets the same.
-    Refused if the writer is at a later batch. `kept`: the writer is remembered after its end, until ForgetWriter; else among the
-    newest ones only."""
+    """A writer that is made of many tasks begins batch number `batch`, or one of its tasks asks where it began.
+    Answered by WriterReply: the first to ask fixes `streams` (those it writes to) and where in the log it began;
+    everyone after gets the same. Refused if the writer is at a later batch. `kept`: the writer is remembered after its
+    end, until ForgetWriter; else among the newest ones only."""
 
     topic: TopicID
     name: str
@@ -123,7 +123,7 @@ class WriterReply(Message, frozen=True):
 
 
 class EndWrite(Message, frozen=True):
-    """Everything of this batch is in the log: who asks for it again is told that it is finished. Answered by WriterReply."""
+    """Everything of this batch is in the log: a later BeginWrite of it is answered with `finished`. Answered by WriterReply."""
 
     topic: TopicID
     name: str
@@ -167,8 +167,7 @@ class UnregisterNode(Message, frozen=True):
 
 
 class RegisterTopic(Message, frozen=True):
-    """Answered by TopicReply; a topic of that name that is there already is returned if it has the same ordering and first
-    position."""
+    """Answered by TopicReply; an existing topic of that name is returned if it has the same ordering and first position."""
 
     name: str
     ordering: Ordering = Ordering.COMMITTED
@@ -182,15 +181,16 @@ class TopicReply(Message, frozen=True):
 
 
 class UnregisterTopic(Message, frozen=True):
-    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5). A stopped one only if that
-    is `forced`."""
+    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5). A stopped one
+    only if that is `forced`."""
 
     topic: TopicID
     forced: bool = False
 
 
 class AdoptOrder(Message, frozen=True):
-    """Take the order of a stopped topic from the nodes, or (`dry_run`) say what would be taken. Answered by AdoptOrderReply."""
+    """Adopt the order of a stopped topic from the nodes, or (`dry_run`) report what would be adopted. Answered by
+    AdoptOrderReply."""
 
     topic: TopicID
     dry_run: bool = True
@@ -203,7 +203,7 @@ class AdoptOrderReply(Message, frozen=True):
 
 
 class NewLogStreamID(Message, frozen=True):
-    """A log stream id that was never given before, even if nothing comes of it."""
+    """A log stream id that was never given out before, also if it is never used."""
 
 
 class NewLogStreamIDReply(Message, frozen=True):
@@ -245,8 +245,8 @@ class HoldStream(Message, frozen=True):
 
 
 class SetReplicas(Message, frozen=True):
-    """R-REG-6: a sealed stream, in `epoch`, gets other replicas, and a new epoch with them. At least one old replica stays, unless
-    the stream is empty. Answered by StreamReply; asked again with the same replicas it is done already."""
+    """R-REG-6: a sealed stream, in `epoch`, gets other replicas, and a new epoch with them. At least one old replica
+    stays, unless the stream is empty. Answered by StreamReply; asked again with the same replicas it is done already."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -254,25 +254,24 @@ class SetReplicas(Message, frozen=True):
 
 
 class Suspect(Message, frozen=True):
-    """R-FAIL-2: a client could not use this node. The other clients and the manager hear of it; nothing else follows."""
+    """R-FAIL-2: a client could not use this node. The other clients and the manager are informed; nothing else follows."""
 
     node: NodeID
     why: str
 
 
 class SetManager(Message, frozen=True):
-    """Where operators and clients find the manager."""
+    """The address of the manager, for operators and clients."""
 
     address: str
     auto_create_topics: bool = False
 
 
 class ProposeProjection(Message, frozen=True):
-    """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else ProjectionConflict. `sealed`:
-    for each log stream the nodes that have answered a seal with that epoch; only they can be in its chain. Answered by
-    ProposeProjectionReply
-    once it is durable: where a former member has not been sealed, or a sequencer is replaced, not before their leases are over
-    (R-SEQ-13)."""
+    """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else
+    ProjectionConflict. `sealed`: for each log stream the nodes that have answered a seal with that epoch; only they can
+    be in its chain. Answered by ProposeProjectionReply once it is durable: where a former member has not been sealed,
+    or a sequencer is replaced, not before their leases are over (R-SEQ-13)."""
 
     projection: Projection
     sealed: tuple[tuple[LogStreamID, tuple[NodeID, ...]], ...]

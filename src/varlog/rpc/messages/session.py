@@ -1,4 +1,4 @@
-"""Commit session: metadata repository <-> storage node, one session per node"""
+"""Messages of the session between the metadata repository and a storage node."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from varlog.model.projection import Proposal
 from varlog.model.status import ReplicaState
 from varlog.rpc.messages.base import Message
 
-# --- Commit service: metadata repository -> storage node, one session a node --------------------------------
-
 
 class OpenSession(Message, frozen=True):
-    """First on the repository's connection to a node. An older term than one seen before is refused, and another opening of the
-    store (`nonce`, drawn for each; 0: not told) in the same term (law 7): StaleTerm; and so is another cluster than the one that
-    the node is bound to. `registered`: the streams that the view has on this node, of either ordering; those that belong to no
-    cluster yet belong to this one from now on."""
+    """First on the repository's connection to a node. An older term than one seen before is refused, and another
+    opening of the store (`nonce`, drawn for each; 0: not given) in the same term (law 7): StaleTerm; and so is another
+    cluster than the one that the node is bound to. `registered`: the streams that the view has on this node, of either
+    ordering; those that belong to no cluster yet belong to this one from now on."""
 
     term: int
     cluster_uuid: ClusterUUID = NO_UUID
@@ -26,7 +24,7 @@ class OpenSession(Message, frozen=True):
 
 
 class ReplicaPoint(Message, frozen=True):
-    """Where one replica stands when a session opens. `last_glsn`: the position of its last ordered entry (-1: not told)."""
+    """The state of one replica when a session opens. `last_glsn`: the position of its last ordered entry (-1: not given)."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -39,7 +37,7 @@ class ReplicaPoint(Message, frozen=True):
 
 
 class UnitPoint(Message, frozen=True):
-    """What a node says of a log unit at the start of a session: it is in this epoch, and has nothing below `low`."""
+    """What a node reports of a log unit at the start of a session: it is in this epoch, and has nothing below `low`."""
 
     log_stream: LogStreamID
     topic: TopicID
@@ -51,10 +49,11 @@ class OpenSessionReply(Message, frozen=True):
     """The node's replicas. The repository answers with the rows each lacks. `largest_topic`, `largest_log_stream`: as of
     NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps.
 
-    The node is a witness of the order. `marks`: the newest position and trim that it knows of, for every topic of which it holds a
-    replica. `epochs`: for the sequenced topics of its log units, the epoch of the newest projection that it knows to exist.
-    `units`: of its log units, which know what was trimmed. `copied`: (topic, epoch, term) of each projection in its copy of the
-    view, and the term of the repository that sent the copy."""
+    The node is a witness of the order. `marks`: the newest position and trim that it knows of, for every topic of which
+    it holds a replica. `epochs`: for the sequenced topics of its log units, the epoch of the newest projection that it
+    knows to exist. `units`: of its log units, which know what was trimmed. `copied`: (topic, epoch, term) of each
+    projection in its copy of the view, and the term of the repository that sent the copy.
+    """
 
     node: NodeID
     replicas: tuple[ReplicaPoint, ...]
@@ -68,15 +67,15 @@ class OpenSessionReply(Message, frozen=True):
 
 
 class ListRows(Message, frozen=True):
-    """Repository -> node: the commit rows that a replica has, from the one that orders `llsn` on, in whatever state it is. Answered
-    by ListRowsReply."""
+    """Repository -> node: the commit rows that a replica has, from the one that orders `llsn` on, in whatever state it
+    is. Answered by ListRowsReply."""
 
     log_stream: LogStreamID
     llsn: LLSN
 
 
 class ListRowsReply(Message, frozen=True):
-    """`rows` lie back to back in LLSN. Go on at `next_llsn`, unless that is `committed_end`."""
+    """`rows` are contiguous in LLSN. Continue at `next_llsn`, unless that is `committed_end`."""
 
     rows: tuple[CommitRow, ...]
     next_llsn: LLSN
@@ -84,7 +83,7 @@ class ListRowsReply(Message, frozen=True):
 
 
 class Reports(Message, frozen=True):
-    """One way, node -> repository: newest report of each replica that has something new to say."""
+    """One way, node -> repository: the newest report of each replica that has changed."""
 
     reports: tuple[Report, ...]
     marks_applied: int = 0
@@ -93,7 +92,7 @@ class Reports(Message, frozen=True):
 class Commits(Message, frozen=True):
     """One way, repository -> node: rows of the node's own streams, in version order, and the marks of their topics.
 
-    `serial` counts the Commits of one session; the node says in Reports.marks_applied which one it has applied
+    `serial` counts the Commits of one session; the node reports in Reports.marks_applied which one it has applied
     (trims wait for it).
     """
 
@@ -110,7 +109,7 @@ class KeepView(Message, frozen=True):
 
 
 class KeepProjection(Message, frozen=True):
-    """Repository -> node, in session: the next projection of a sequenced topic, which is made once a node of each of its chains has
-    it on its disk. Answered by Done then; Unavailable: no disk takes it."""
+    """Repository -> node, in session: the next projection of a sequenced topic, which is made once a node of each of
+    its chains has it on its disk. Answered by Done then; Unavailable: no disk could keep it."""
 
     proposal: Proposal

@@ -1,4 +1,4 @@
-"""Log unit service: clients -> storage node (sequenced ordering)"""
+"""Messages from clients to log units of storage nodes, sequenced ordering."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from varlog.rpc.messages.replica import ReplicaAddress
 
 # --- Log unit service: clients -> storage node (sequenced ordering) ------------------------------------------------
 #
-# Every request says the epoch of the projection that its sender has: in an older one than the unit's, and in one that the unit has
-# not been sealed for, it is refused by StaleEpoch (R-SEQ-5). Without a lease the node answers NoLease, except to a seal.
+# Every request says the epoch of the projection that its sender has: in an older one than the unit's, and in one that
+# the unit has not been sealed for, it is refused by StaleEpoch (R-SEQ-5). Without a lease the node answers NoLease,
+# except to a seal.
 
 
 class WriteUnit(Message, frozen=True):
-    """Payload: one batch, placed and signed by the client; its own epoch is that in which its positions were given. Answered by
-    Done once it is durable here, also where the very same batch is there already. AlreadyWritten, Trimmed: it can never be here.
+    """Payload: one batch, placed and signed by the client; its own epoch is that in which its positions were given.
+    Answered by Done once it is durable here, also where the very same batch is there already. AlreadyWritten, Trimmed:
+    it can never be here.
 
     `within_ms` (0: not named): how long the client waits for this answer, from when the request was sent. A write that would be
     durable later than that may be refused instead (Overloaded), before anything of it is on disk. Named only in the first try
-    at the head of a chain: what any unit may have is carried down the chain, however late (law 8)."""
+    at the head of a chain: what any unit may have is carried down the chain, however late (law 8).
+    """
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -60,8 +63,8 @@ class FetchUnit(Message, frozen=True):
 
 
 class FetchUnitReply(Message, frozen=True):
-    """Payload: batches back to back, in the order of their LLSNs, without a gap; the first may begin before the LLSN asked for. No
-    payload: `next_llsn` is not written; if `newest` is above it, it is a hole."""
+    """Payload: batches back to back, in the order of their LLSNs, without a gap; the first may begin before the LLSN
+    asked for. No payload: `next_llsn` is not written; if `newest` is above it, it is a hole."""
 
     next_llsn: LLSN
     newest: LLSN
@@ -69,7 +72,8 @@ class FetchUnitReply(Message, frozen=True):
 
 
 class MeasureUnit(Message, frozen=True):
-    """How the entries with LLSNs in [begin, end) lie on disk. Answered by MeasureRangeReply; `complete`: none of them is a hole."""
+    """How the entries with LLSNs in [begin, end) lie on disk. Answered by MeasureRangeReply; `complete`: none of them
+    is a hole."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -87,8 +91,9 @@ class FindUnitTime(Message, frozen=True):
 
 
 class SealUnit(Message, frozen=True):
-    """R-SEQ-9: from now on nothing of an older epoch than `epoch` is taken here; what is under way with one is cancelled. Answered
-    by SealUnitReply when that is durable, also if it is in this epoch already; StaleEpoch if it is in a newer one."""
+    """R-SEQ-9: from now on the unit accepts nothing of an older epoch than `epoch`; requests of older epochs in
+    progress are cancelled. Answered by SealUnitReply when that is durable, also if it is in this epoch already;
+    StaleEpoch if it is in a newer one."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -137,22 +142,23 @@ class CopyUnit(Message, frozen=True):
 
 
 class CopyUnitReply(Message, frozen=True):
-    """Payload: batches back to back, in the order of their LLSNs. Go on at `next_llsn`."""
+    """Payload: batches back to back, in the order of their LLSNs. Continue at `next_llsn`."""
 
     next_llsn: LLSN
 
 
 class SyncUnit(Message, frozen=True):
-    """Fill this unit from the one at `source` (R-SEQ-14), whatever goes on meanwhile. Answered at once by SyncReply; asked again it
-    tells the progress. COMPLETE: it has exactly what the source had in `epoch`, if that is given, else lately. With `rebuild` in
-    the answer it holds something that the source has not: it must be made anew first.
+    """Fill this unit from the one at `source` (R-SEQ-14), while it is in use. Answered immediately by SyncReply; asked
+    again, it reports the progress. COMPLETE: it has exactly what the source had in `epoch`, if that is given, else
+    recently. With `rebuild` in the answer it has something that the source does not have: it must be recreated first.
 
-    `at` (0: any): StaleEpoch in a newer epoch than this, in which whoever asks saw that the unit does not serve. A request that
+    `at` (0: any): StaleEpoch in a newer epoch than this, in which the caller saw that the unit does not serve. A request that
     comes late would else copy into a chain.
 
     `backfill`: the unit serves, and what it has that the source has not is as good: only what is missing here is copied. That
     proves that a unit which was restored from its disk has all that its chain acknowledged, unless not `proves`: then it is
-    compared with others as well, and the last of these requests says so."""
+    compared with others as well, and the last of these requests says so.
+    """
 
     log_stream: LogStreamID
     source: ReplicaAddress

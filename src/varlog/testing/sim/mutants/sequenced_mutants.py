@@ -103,7 +103,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The repository answers a trim before the units have applied it (R-TRIM-1).",
         (
             f"{_LEASES}.await_trim",
-            "self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._told), done)",
+            "self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._reported), done)",
             "done()",
         ),
     ),
