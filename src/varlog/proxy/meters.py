@@ -124,5 +124,5 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 def _method(name: str) -> str:
-    """Methods can be made up, too."""
+    """Methods are unbounded as well."""
     return name if name in _METHODS else "other"

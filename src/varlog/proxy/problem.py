@@ -84,7 +84,7 @@ _SENTENCES = {"remedy", "what", "why"}
 _HTTP: dict[int, tuple[str, str]] = {
     404: ("no-such-path", "See GET /openapi.json for the available paths."),
     405: ("no-such-method", "Use one of the methods that the header Allow names."),
-    413: ("body-too-large", "Send less at once."),
+    413: ("body-too-large", "Send less per request."),
 }
 
 

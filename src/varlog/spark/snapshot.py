@@ -3,7 +3,7 @@
 Reading it needs no Spark.
 
     PATH/part-*.parquet     columns key, value, glsn, timestamp: one row per key, in no order
-    PATH/_snapshot.json     what it is, and which files belong to it; nothing is a snapshot without this file
+    PATH/_snapshot.json     what it is, and which files belong to it; without it a directory is no snapshot
 
 A state machine loads the rows, and then subscribes from `position + 1` on.
 """
@@ -61,18 +61,18 @@ class TopicSnapshot(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot in its place."""
+    """A snapshot on its file system."""
 
     path: str
     about: TopicSnapshot
 
     @property
     def position(self) -> int:
-        """Subscribe from the next one on."""
+        """The last position of the snapshot: subscribe from the next one on."""
         return self.about.position
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its rows, a part of a file at a time."""
+        """Its rows, batch by batch."""
         import pyarrow.parquet as pq
 
         files = ArrowFiles(self.path)
@@ -82,7 +82,7 @@ class StoredSnapshot:
 
 
 def read_snapshot(path: str) -> StoredSnapshot:
-    """The snapshot at a path: a local one, or a URI that pyarrow knows. Refused if it is none, or not whole."""
+    """The snapshot at a path: a local one, or a URI that pyarrow knows. Refused if it is none, or incomplete."""
     files = ArrowFiles(path)
     if DESCRIPTION not in files.names(""):
         raise PreconditionFailed(
@@ -94,7 +94,7 @@ def read_snapshot(path: str) -> StoredSnapshot:
 
 
 def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
-    """A file system that copies when it renames may have been cut off."""
+    """On a file system that renames by copying, the rename may have been interrupted."""
     for file in about.files:
         if sizes.get(file.name, -1) != file.bytes:
             raise PreconditionFailed(
@@ -103,7 +103,7 @@ def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
 
 
 def encode_snapshot(about: TopicSnapshot) -> bytes:
-    """JSON for people too."""
+    """Readable JSON."""
     return msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
 
 
@@ -121,7 +121,7 @@ def decode_snapshot(content: bytes, place: str) -> TopicSnapshot:
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """What every version says of itself."""
+    """What every version has."""
 
     format: str
     version: int

@@ -22,7 +22,7 @@ from varlog.spark.columns import READ_SCHEMA
 
 
 class VarlogDataSource(DataSource):
-    """Instances live in Python processes of Spark's own; all that crosses between them is picklable."""
+    """Instances live in Python processes of Spark; everything passed between them is picklable."""
 
     @classmethod
     def name(cls) -> str:

@@ -14,10 +14,10 @@ from itertools import groupby, pairwise
 from varlog.model.errors import PreconditionFailed
 
 FORMAT_VERSION = 1
-# As 1, and some positions have no row: a reader of 1 would take the rows behind them for others.
+# As 1, but some positions have no row: a reader of version 1 would misplace the rows behind them.
 HOLES_VERSION = 2
 
-# The entries of a range, at most; and about the bytes of each of its files, before they are compressed.
+# The maximum of entries per range, and the approximate size of its files before compression.
 RANGE_RECORDS = 1_000_000
 FILE_BYTES = 256 << 20
 
@@ -151,7 +151,7 @@ def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) ->
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows of one file at positions that follow each other, from `begin` on."""
+    """Rows of one file at consecutive positions, from `begin` on."""
 
     name: str
     begin: int
@@ -191,7 +191,7 @@ def files_of_runs(
 
 
 def next_range(archived_end: int, newest: int, records_max: int, *, rest: bool) -> tuple[int, int] | None:
-    """Which positions to write next: a whole range, or with `rest` what there is."""
+    """The positions to write next: a whole range, or with `rest` a partial one."""
     end = min(archived_end + records_max, newest + 1)
     whole = end - archived_end == records_max
     return (archived_end, end) if whole or (rest and end > archived_end) else None
@@ -205,21 +205,21 @@ def files_of_range(begin: int, end: int, bytes_: int, file_bytes: int) -> int:
 def trim_point(
     archived_end: int, newest: int, keep_records: int, readers: Iterable[int], trimmed: int
 ) -> int | None:
-    """Up to which position everything may go: archived, not among the newest `keep_records`, read by all `readers` (what each
-    is done with). None if that is trimmed already."""
+    """The newest position that may be trimmed: archived, not among the newest `keep_records`, and read by all `readers` (their
+    positions). None if it is trimmed already."""
     point = min(archived_end - 1, newest - keep_records, *readers)
     return point if point > trimmed else None
 
 
 def range_name(begin: int, end: int, run: str) -> str:
-    """The directory of a range. Every attempt has its own (`run`), so that two at once cannot harm each other; not named glsn=…,
-    which Spark would take for the column."""
+    """The directory of a range. Every attempt has its own (`run`), so that two at once cannot conflict; not named
+    glsn=…, which Spark would interpret as the column."""
     return f"glsn_range={begin:020d}-{end:020d}-{run}"
 
 
 def leftovers(names: Iterable[str], contents: Contents) -> list[str]:
-    """Range directories of attempts that came too late, or died: their positions are in the manifest with other files, so
-    nobody can commit them any more. Those above the manifest's end may still be being written."""
+    """Range directories of attempts that were too late, or died: their positions are in the manifest with other files, so they can
+    no longer be committed. Those above the manifest's end may still be written."""
     if not contents:
         return []
     kept = {file.path.split("/")[1] for file in contents.files}
@@ -229,7 +229,7 @@ def leftovers(names: Iterable[str], contents: Contents) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadSplit:
-    """Where a read's positions come from. `missing` ones are nowhere: trimmed from the log, and not in the archive."""
+    """Where a read's positions come from. `missing`: trimmed from the log, and not in the archive."""
 
     archived: tuple[int, int]
     live: tuple[int, int]
@@ -237,7 +237,7 @@ class ReadSplit:
 
 
 def split_read(begin: int, end: int, contents: Contents, oldest: int) -> ReadSplit:
-    """What the archive has comes from it, also where the log still has it: a trim that follows an archive cannot get in the way."""
+    """What the archive has is read from it, also where the log still has it: a trim after archiving cannot disturb the read."""
     end = max(begin, end)
     first = last = begin
     if contents and (contents.begin <= begin or oldest > begin):
@@ -280,14 +280,14 @@ class Slice:
 
     @property
     def bytes(self) -> int:
-        """About: entries are taken to be equally long."""
+        """Approximately: entries are assumed to be equally long."""
         return self.file.bytes * self.rows // max(1, self.file.end - self.file.begin)
 
 
 def slices(
     files: Sequence[ArchivedFile], begin: int, end: int, time: tuple[int, int] | None = None
 ) -> list[Slice]:
-    """What has to be looked at for rows of [begin, end) with a time in `time`."""
+    """The slices to read for rows of [begin, end) with a time in `time`."""
     low, high = time or (None, None)
     return [
         Slice(file, max(begin, file.begin), min(end, file.end))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# File systems whose rename is atomic, and refuses a target that is there.
+# File systems whose rename is atomic, and refuses an existing target.
 _RENAMING = ("hdfs", "viewfs")
 
 
@@ -28,7 +28,7 @@ def is_local(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The same place from any directory."""
+    """The absolute path."""
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     return os.path.abspath(path) if is_local(path) else path.rstrip("/")
@@ -61,12 +61,12 @@ class ArrowFiles:
             return content
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file to be read here and there."""
+        """A file for random access."""
         return self._files.open_input_file(f"{self._root}/{name}")
 
 
 def _known_to_arrow(uri: str) -> str:
-    """Hadoop calls it s3a, everybody else s3."""
+    """Hadoop calls it s3a, pyarrow s3."""
     scheme, _, rest = uri.partition("://")
     return f"s3://{rest}" if scheme in ("s3a", "s3n") else uri
 
@@ -76,7 +76,7 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = absolute(path)
-        # py4j: these are Java objects, of which Python knows no types.
+        # py4j: Java objects, which have no Python types.
         jvm: Any = spark._jvm
         session: Any = spark._jsparkSession
         self._jvm = jvm
@@ -89,7 +89,7 @@ class HadoopFiles:
         self.scheme = "file" if is_local(self.path) else str(self._files.getScheme())
 
     def uri(self, name: str) -> str:
-        """As Spark's own readers and writers take it."""
+        """As Spark's own readers and writers expect it."""
         whole = f"{self.path}/{name}" if name else self.path
         return f"file:{whole}" if is_local(self.path) else whole
 
@@ -118,11 +118,11 @@ class HadoopFiles:
             stream.close()
 
     def delete(self, directory: str) -> None:
-        """A directory, and what is in it; one that is gone is fine."""
+        """Remove a directory with its content, if it exists."""
         self._files.delete(self._place(directory), True)
 
     def rename_new(self, directory: str, to: str) -> None:
-        """Give a directory that is whole its name; refused if something has it. At once, where the file system can."""
+        """Rename a complete directory; refused if the name is in use. Atomic where the file system supports it."""
         taken = self._files.exists(self._place(to))
         if taken or not self._files.rename(self._place(directory), self._place(to)):
             raise PreconditionFailed(f"{self.uri(to)} cannot be made: something of that name is there")
@@ -130,11 +130,11 @@ class HadoopFiles:
             _sync(Path(self.path))
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """A whole file, or none: false if there is another one of that name. At most one of several writers at once succeeds."""
+        """Create a complete file or none; false if the name is in use. At most one of several concurrent writers succeeds."""
         try:
             self._write_new(name, content)
         except Exception:
-            # Also a write that was done, and whose answer was lost; how "taken" is said differs between file systems.
+            # Also a write that succeeded and whose answer was lost; file systems report an existing file differently.
             if name.rpartition("/")[2] not in self.names(name.rpartition("/")[0]):
                 raise
             return self.read(name) == content
@@ -146,7 +146,7 @@ class HadoopFiles:
         elif self.scheme in _RENAMING:
             self._rename_new(name, content)
         else:
-            # Object stores show a file when it is closed, whole; those that can refuse to replace one do it there.
+            # Object stores show a file when it is closed; those that can refuse to replace one do it then.
             self._create(name, content)
 
     def _rename_new(self, name: str, content: bytes) -> None:
@@ -170,8 +170,8 @@ class HadoopFiles:
         stream.close()
 
     def sync(self, directory: str, names: Iterable[str]) -> None:
-        """Have files of a local directory on the disk before anything is said, or trimmed, on their account; other file systems
-        answer for theirs."""
+        """Sync the files of a local directory, before anything is committed or trimmed because of them; other file systems
+        are durable themselves."""
         if self.scheme != "file":
             return
         for name in names:
@@ -185,7 +185,7 @@ class HadoopFiles:
 
 
 def _link_new(path: Path, content: bytes) -> None:
-    """A link is made for one of several at once, and only to a file that is whole and on the disk."""
+    """A hard link succeeds for one of several concurrent writers, and only to a complete and durable file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -209,6 +209,6 @@ def _sync(path: Path) -> None:
 
 
 def _cause(error: Exception) -> str:
-    """What Java says, without its stack."""
+    """Java's message without its stack."""
     java: Any = getattr(error, "java_exception", None)
     return str(error) if java is None else str(java.toString())

@@ -25,7 +25,7 @@ class FileReader(Protocol):
     """Files below an archive's path, by names with slashes."""
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory; nothing if there is none."""
+        """The content of a directory; empty if it does not exist."""
         ...
 
     def read(self, name: str) -> bytes: ...
@@ -44,7 +44,7 @@ def data_of(topic: str) -> str:
 
 
 def encode_archive_commit(commit: ArchiveCommit) -> bytes:
-    """JSON for people too: one field a line. Version 1 has no word for positions without a row."""
+    """Readable JSON: one field per line. Version 1 cannot express positions without a row."""
     fields = msgspec.to_builtins(commit)
     if commit.version == FORMAT_VERSION:
         for file in fields["files"]:
@@ -71,7 +71,7 @@ def read_contents(files: FileReader, topic: str) -> Contents:
 
 
 def more_contents(files: FileReader, topic: str, known: Contents) -> Contents:
-    """What is known, and what has been committed since: commits never change, so they are read once."""
+    """Known commits, and those since: commits never change, so they are read once."""
     found = [match for name in files.names(manifest_of(topic)) if (match := _NUMBER.fullmatch(name))]
     numbers = sorted(int(match[1]) for match in found)
     for expected, number in enumerate(numbers, 1):
@@ -82,5 +82,5 @@ def more_contents(files: FileReader, topic: str, known: Contents) -> Contents:
 
 
 def topics_in(files: FileReader) -> list[str]:
-    """The topics of which something is archived here."""
+    """The topics that are archived here."""
     return sorted(name for name in files.names("_varlog") if files.names(manifest_of(name)))

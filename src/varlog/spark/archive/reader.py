@@ -51,7 +51,7 @@ class NotArchived(VarlogError):
 
 
 class ArchivedResolver(Resolver):
-    """Resolves a read as if the log had never been trimmed; then says which part of it is in files (`archived`)."""
+    """Resolves a read as if the log had never been trimmed; then splits off what is in files (`archived`)."""
 
     def __init__(self, origin: Origin, options: ReadOptions, selection: Selection) -> None:
         super().__init__(origin, options, selection)
@@ -59,16 +59,16 @@ class ArchivedResolver(Resolver):
         self._contents: dict[str, Contents] = {}
 
     def _range(self, span: TopicSpan) -> TopicRange:
-        """By the options, on all that is in archive and log together."""
+        """By the options, over archive and log together."""
         contents = self._contents_of(span)
         oldest = min(contents.begin, span.oldest) if contents else span.oldest
         return super()._range(TopicSpan(span.name, span.topic, oldest, span.end, span.streams))
 
     def _measured(self, topic: TopicRange) -> list[MeasuredRange]:
-        """A trim that comes meanwhile follows an archive, so what is trimmed is looked for there."""
+        """A concurrent trim follows an archive, so trimmed entries are searched there."""
         for _ in range(TRIES):
             span = self._origin.span(topic.span.name)
-            contents = self._contents_of(span)  # after the span: it has what was trimmed by then
+            contents = self._contents_of(span)  # after the span: it has what was trimmed before
             parts = split_read(topic.begin, topic.end, contents, span.oldest)
             for gap in parts.missing:
                 self._complain(span.name, *gap)
@@ -81,7 +81,7 @@ class ArchivedResolver(Resolver):
         raise TrimmedOffsets(topic.span.name, topic.begin, self._origin.span(topic.span.name).oldest)
 
     def _contents_of(self, span: TopicSpan) -> Contents:
-        """What the archive has of a topic now; refuses one of another log."""
+        """The archive of a topic; refuses one of another log."""
         known = self._contents.get(span.name, Contents())
         try:
             found = self._contents[span.name] = more_contents(self._files, span.name, known)

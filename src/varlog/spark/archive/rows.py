@@ -17,7 +17,7 @@ from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import ArchivedFile, range_text
 from varlog.spark.archive.files import ArrowFiles
 
-# Those of a file; the topic's name is that of its directory, as usual.
+# The columns of a file; the topic is the name of its directory.
 COLUMNS = ("glsn", "llsn", "log_stream", "timestamp", "data")
 
 BATCH_ROWS = 1 << 16
@@ -25,9 +25,10 @@ BATCH_BYTES = 1 << 20
 
 
 def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Positions [begin, end) of a file, as `Log.range` would give them.
+    """Positions [begin, end) of a file, as `log.connector.range` returns them.
 
-    Row i is position `file.begin + i`, which was checked when it was written: nothing is searched, unless some have no row."""
+    Row i is position `file.begin + i`, which was checked when it was written: no search is needed, unless some have
+    no row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

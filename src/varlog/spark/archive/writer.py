@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveWriter:
-    """The only one who changes an archive. Several at once, in whatever processes, do not harm each other."""
+    """The only code that changes an archive. Several writers at once, in any processes, do not conflict."""
 
     def __init__(self, spark: SparkSession, files: HadoopFiles, cluster: int, topic: Topic) -> None:
         self.files = files
@@ -43,15 +43,15 @@ class ArchiveWriter:
         self.refresh()
 
     def refresh(self) -> None:
-        """See what has been committed. Refuses an archive of another topic."""
+        """Read new commits. Refuses an archive of another topic."""
         self.contents = more_contents(self.files, self._topic.name, self.contents)
         check_same_topic(self.contents, self._cluster, self._topic.topic, self._topic.name)
 
     def add(
         self, rows: DataFrame, begin: int, end: int, parts: int, last_checksum: int, explain: Explain
     ) -> None:
-        """Positions [begin, end), which `rows` has, behind the archive's end; unless another writer has added them meanwhile.
-        `explain` is asked about those that have no row."""
+        """Add positions [begin, end), which `rows` has, at the archive's end, unless another writer was faster. `explain` is called
+        with those that have no row."""
         directory = f"{data_of(self._topic.name)}/{range_name(begin, end, uuid.uuid4().hex[:16])}"
         try:
             write_range(rows, self.files, directory, begin, end, parts)
@@ -61,7 +61,7 @@ class ArchiveWriter:
             with suppress(Exception):  # the first error is the one to report; a later run cleans up
                 self.files.delete(directory)
             raise
-        # From here on the files may be the archive's, whatever fails: only who knows that they are not may delete them.
+        # From here on the files may belong to the archive, whatever fails: delete them only if they certainly do not.
         if not self._commit(self._commit_of(files, begin, end, last_checksum)):
             self.files.delete(directory)
 
@@ -92,23 +92,23 @@ class ArchiveWriter:
         return committed
 
     def clean(self) -> None:
-        """Remove what dead and late attempts have left."""
+        """Remove the directories of failed attempts."""
         directory = data_of(self._topic.name)
         for name in leftovers(self.files.names(directory), self.contents):
             self.files.delete(f"{directory}/{name}")
 
 
-# Ranges of the log as Parquet files: written by Spark, then read back and checked row by row, before a commit names them.
+# --- ranges as Parquet files: written by Spark, then read back and checked before a commit names them ----------------------
 
 # Called with the positions that have no row; raises PreconditionFailed if there should be one.
 Explain = Callable[[Sequence[tuple[int, int]]], None]
 
-# What a reader holds of a file at a time.
+# What a reader keeps of a file in memory.
 ROW_GROUP_BYTES = 16 << 20
 
 
 def archive_session(spark: SparkSession) -> SparkSession:
-    """A session of the same application in which Parquet is written as an archive needs it, whatever the user's own says."""
+    """A session of the same application that writes Parquet as an archive needs it, whatever the user's settings."""
     from varlog.spark import register
 
     session = spark.newSession()
@@ -132,7 +132,7 @@ def write_range(
     """
     from pyspark.sql import functions as F
 
-    # By arithmetic: a range partitioner would read the log twice, the first time for a sample.
+    # By arithmetic: a range partitioner would read the log twice, first for a sample.
     part = F.floor((F.col("glsn") - begin) * parts / (end - begin)).cast("int")
     spread = rows.select(*COLUMNS).repartitionById(parts, part).sortWithinPartitions("glsn")
     spread.write.mode("error").option("compression", "zstd").option(
@@ -143,8 +143,8 @@ def write_range(
 def check_range(
     spark: SparkSession, files: HadoopFiles, directory: str, begin: int, end: int, explain: Explain
 ) -> tuple[ArchivedFile, ...]:
-    """What was written, read back: positions rise from row to row, and the files follow each other from `begin` to `end`. So none
-    is doubled or out of order; `explain` raises if one that is missing should be there."""
+    """Read back what was written: positions rise from row to row, and the files are contiguous from `begin` to `end`. So none is
+    duplicated or out of order; `explain` raises if a missing one should exist."""
     from pyspark.sql import functions as F
 
     glsn, time_us = F.col("glsn"), F.unix_micros("timestamp")

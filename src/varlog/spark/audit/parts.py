@@ -74,7 +74,7 @@ class AuditRange:
 @dataclass(frozen=True, slots=True)
 class Block:
     """LLSNs [begin, end) of one replica, as they were read. `edges`: see `edges_of`. Not `complete`: some of it could not be read,
-    so its digest means nothing. `trimmed`: the log was trimmed here meanwhile."""
+    so its digest means nothing. `trimmed`: the log was trimmed here in the meantime."""
 
     log_stream: int
     node: int

@@ -52,7 +52,7 @@ def audit(
     end: int | None = None,
     progress: Progress = silent,
 ) -> AuditReport:
-    """Audit one topic, or all (None). `begin` and `end` (exclusive) are positions; without them everything that is there now.
+    """Audit one topic, or all (None). `begin` and `end` (exclusive) are positions; without them everything that exists now.
 
     Damage is reported to its storage node at the end: the node repairs it from the other replicas; the report stays the same.
     """
@@ -93,10 +93,10 @@ def _read(
     what: str,
     progress: Progress,
 ) -> dict[str, list[TaskFindings]]:
-    """What the tasks found, by topic: one task a reading."""
+    """The findings of the tasks by topic: one task per range."""
     if not plan:
         return {}
-    # Not a DataFrame: mapInArrow needs pandas for nothing.
+    # Not a DataFrame: mapInArrow would need pandas for no benefit.
     tasks = spark.sparkContext.parallelize(plan, len(plan))
     with watching(spark, what, progress):
         outcomes = tasks.map(Task(connection.where)).collect()

@@ -38,7 +38,7 @@ from varlog.spark.snapshot import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NO_KEYS = ("map", "variant")  # of which Spark cannot say whether two are equal
+_NO_KEYS = ("map", "variant")  # which Spark cannot compare
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def compact(
     if dry_run:
         return replace(report, dry_run=True)
     read, left = Observation(), Observation()
-    # Counted, not computed from the positions: some of a sequenced topic hold no entry.
+    # Counted, not computed from the positions: a sequenced topic has junk positions.
     counts = sql.count(sql.lit(1)).alias("entries"), sql.count_if(sql.expr("key IS NULL")).alias("skipped")
     entries = entries.observe(read, *counts)
     known = older.rows(previous) if older and previous else None
@@ -132,7 +132,7 @@ def compact(
 
 @dataclass(frozen=True)
 class _Rules:
-    """What an entry says of its key."""
+    """Key, value and deletion of an entry."""
 
     key: str
     value: str
@@ -163,7 +163,7 @@ class _Rules:
 
 
 def _newest(entries: DataFrame, known: DataFrame | None) -> DataFrame:
-    """One row a key, the one with the highest position. Columns key, value, glsn, timestamp, deleted."""
+    """One row per key, the one with the highest position. Columns key, value, glsn, timestamp, deleted."""
     rows = entries.where("key IS NOT NULL")
     if known is not None:
         rows = rows.unionByName(known.withColumn("deleted", sql.lit(False)))
@@ -226,16 +226,16 @@ class _Source:
         return self._spark.read.format("varlog").options(**self._options, **places).load()
 
 
-# SnapshotPlace: where a snapshot is, or is to be, on any file system of Spark. It gets its name when it is whole, not before.
+# --- the place of a snapshot, on any file system that Spark supports -------------------------------------------------------
 
 # Times as every reader of Parquet understands them.
 _WRITTEN = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-# Of the files that were written, and how many rows are in them.
+# Columns of the written files and their row counts.
 Describe = Callable[[tuple[SnapshotFile, ...], int], TopicSnapshot]
 
 
 class SnapshotPlace:
-    """`option` is what the path was given as."""
+    """`option`: the option that named the path."""
 
     def __init__(self, spark: SparkSession, path: str, option: str) -> None:
         self.path = absolute(path)
@@ -246,7 +246,7 @@ class SnapshotPlace:
         self._files = HadoopFiles(spark, above or "/")
 
     def check_free(self) -> None:
-        """Before the work, not behind it."""
+        """Check before the work, not after it."""
         if self._name in self._files.names(""):
             raise PreconditionFailed(f"{self.path} is there already: name a new directory for the snapshot")
 
@@ -267,7 +267,7 @@ class SnapshotPlace:
         return self._spark.read.schema(about.columns).parquet(*files)
 
     def store(self, rows: DataFrame, describe: Describe) -> TopicSnapshot:
-        """Aside first, on the disk, described; then it gets its name. What is left of a failure has none, and is removed."""
+        """Written to a temporary directory, made durable and described, then renamed. What is left of a failure is removed."""
         aside = f".{self._name}.{uuid.uuid4().hex}.tmp"
         try:
             with settings(self._spark, _WRITTEN):
@@ -284,7 +284,7 @@ class SnapshotPlace:
         sizes = {name: size for name, size in self._files.sizes(aside).items() if name.endswith(".parquet")}
         self._files.sync(aside, sizes)
         files = tuple(SnapshotFile(name, sizes[name]) for name in sorted(sizes))
-        # Counted in the files: what Spark counts on the way may have been done twice, by a task that was run again.
+        # Counted in the files: Spark's own counters include tasks that ran twice.
         count = self._spark.read.parquet(self._files.uri(aside)).count() if files else 0
         about = describe(files, count)
         self._files.write_new(f"{aside}/{DESCRIPTION}", encode_snapshot(about))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SAMPLES = 3
-BATCH = 0  # of a write that is one job
+BATCH = 0  # the only batch of a write that is one job
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Ingest:
         return (reader.schema(schema) if schema else reader).load(source)  # type: ignore[arg-type]
 
     def _entries(self, rows: DataFrame) -> tuple[DataFrame, str]:
-        """One column, `data`, and the SQL it was made by."""
+        """One column, `data`, and the SQL of it."""
         fields = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
         entry = entry_expression(fields, self.reading)
         data, kind = checked(rows, "expression" if self.reading.expression else "column", entry)
@@ -189,7 +189,7 @@ def _bytes(files: tuple[SourceFile, ...]) -> int:
 
 
 def _sample(entries: DataFrame) -> tuple[str, ...]:
-    """The first few, as text: to look at before they are in a log for good."""
+    """The first few, as text, to check them before they are in a log."""
     return tuple(
         bytes(row[0] or b"").decode("utf-8", "backslashreplace")
         for row in entries.selectExpr("cast(data as binary) AS data").limit(SAMPLES).collect()
@@ -211,20 +211,19 @@ def _follow(query: StreamingQuery, what: str, progress: Progress) -> int:
         return sum(rows.values())
 
 
-# Source files of an ingest: which there are, and a DataFrame of them whose partitions are the same in every run.
+# --- source files: a DataFrame of them whose partitions are the same in every run -------------------------------------------
 #
 # Spark cuts files into pieces of at most `spark.sql.files.maxPartitionBytes`, but into smaller ones where it has more cores,
 # sorts
 # the pieces by size, and fills partitions with them in turn. The settings that matter are pinned (PINNED_SPLITS), and the files
-# are named one by one, sorted: so partition n holds the same rows whoever runs it, as an exactly-once write of a job that is run
-# again needs.
+# are listed individually and sorted: so partition n has the same rows in every run, as a repeated exactly-once write needs.
 
-# Options that say which files are meant, not what is in them.
+# Options that select files, not their content.
 _CHOOSING = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "basepath")
 
 
 def list_files(spark: SparkSession, source: str, reading: FileFormat) -> tuple[SourceFile, ...]:
-    """All files that `source` (a file, a folder, a pattern) means, as Spark itself finds them on any file system."""
+    """All files of `source` (a file, a directory, a pattern), as Spark itself finds them on any file system."""
     chosen = {key: value for key, value in reading.options if key.lower() in _CHOOSING}
     try:
         found = spark.read.format("binaryFile").options(**chosen).load(source)
@@ -248,12 +247,12 @@ def frame_of(spark: SparkSession, source: str, reading: FileFormat, files: Seque
 
 
 def _folder_of(source: str, files: Sequence[SourceFile]) -> str:
-    """Where folders that are columns (`day=2026-01-01/`) begin: the source itself, unless it is a file."""
+    """Where directories that are columns (`day=2026-01-01/`) begin: the source itself, unless it is a file."""
     above, _, name = files[0].path.rpartition("/")
     is_file = len(files) == 1 and name == source.rpartition("/")[2]
     return above if is_file else source
 
 
 def pinned_splits(spark: SparkSession) -> AbstractContextManager[None]:
-    """Inside, what Spark plans is cut the same everywhere."""
+    """Inside, Spark plans the same partitions everywhere."""
     return settings(spark, PINNED_SPLITS)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-# Our word for a format, and Spark's.
+# Our name of a format, and Spark's.
 FORMATS = {"parquet": "parquet", "csv": "csv", "json": "json", "text": "text", "binary": "binaryFile"}
 # A stream needs the columns of these: later files may differ from the present ones.
 UNTYPED = ("csv", "json")
 WHOLE_ROW = "to_json(struct(*))"
 
-# How Spark cuts files into partitions, so that a run on other machines cuts the same: by these numbers and the files alone, not by
+# How Spark cuts files into partitions, the same on every machine: by these numbers and the files alone, not by
 # the number of cores. Files are listed individually and in order, because those of equal size stay in the order of the list.
 SPLIT_BYTES = 32 * 1024 * 1024
 PINNED_SPLITS: Mapping[str, str | None] = {
@@ -22,7 +22,7 @@ PINNED_SPLITS: Mapping[str, str | None] = {
     "spark.sql.files.maxPartitionNum": None,
 }
 
-ColumnField = tuple[str, str]  # a column's name, and its type as Spark writes it
+ColumnField = tuple[str, str]  # a column's name, and its type as Spark prints it
 
 
 class IngestError(ValueError):
@@ -56,7 +56,7 @@ class FileFormat:
 
 
 def entry_expression(fields: Sequence[ColumnField], reading: FileFormat) -> str:
-    """SQL for the entry of a row: what was asked for, else the only column if it is text or bytes, else the row as JSON."""
+    """SQL for the entry of a row: the option's, else the only column if it is text or bytes, else the row as JSON."""
     if reading.expression:
         return reading.expression
     if reading.column:
@@ -66,7 +66,7 @@ def entry_expression(fields: Sequence[ColumnField], reading: FileFormat) -> str:
     plain = [name for name, kind in fields if is_entry_type(kind)]
     if len(fields) == 1 and plain:
         return _quoted(plain[0])
-    if reading.format == "text":  # beside columns that come from the names of folders
+    if reading.format == "text":  # beside columns that come from directory names
         return "value"
     return WHOLE_ROW
 
@@ -76,7 +76,7 @@ def is_entry_type(kind: str) -> bool:
 
 
 def check_entry_type(kind: str, reading: FileFormat) -> None:
-    """What is chosen must be text or bytes: a number could be written in several ways, and only the caller knows which."""
+    """The chosen expression must be text or bytes: a number could be formatted in several ways, and only the caller knows which."""
     if not is_entry_type(kind):
         option, chosen = (
             ("expression", reading.expression) if reading.expression else ("column", reading.column)

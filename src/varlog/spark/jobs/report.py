@@ -29,7 +29,7 @@ def report(
     options: Mapping[str, str] | None = None,
     progress: Progress = silent,
 ) -> TopicReport:
-    """What is in the topic now. `html`: a file to write as a page of its own. `options`: of the read, such as startingTimestamp."""
+    """Report on the present entries. `html`: a file for the page. `options`: of the read, such as startingTimestamp."""
     connection = connection_to(LogLocation(address))
     log = connection.log(topic)
     view = connection.run(log.connector.view())

@@ -27,12 +27,12 @@ def checked(rows: DataFrame, option: str, text: str) -> tuple[Column, DataType]:
     return sql.expr(text), field.dataType
 
 
-# Settings of a session that hold for a while: a job's own, and afterwards the user's again.
+# --- temporary settings --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """Inside, the session has these; None: not set."""
+    """The session has these settings inside the block; None: unset. The user's are restored afterwards."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     _apply(spark, wanted)
     try:

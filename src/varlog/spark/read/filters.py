@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def selected(filters: Sequence[Filter]) -> tuple[Selection, list[Filter]]:
-    """What is left to be read by those filters that are taken, and the filters that are not."""
+    """The selection of the filters that are handled here, and the filters that are left to Spark."""
     selection, left = Selection(), []
     for one in filters:
         taken = _selection(one)
@@ -49,7 +49,7 @@ def selected(filters: Sequence[Filter]) -> tuple[Selection, list[Filter]]:
 
 
 def _selection(one: Filter) -> tuple[Selection, bool] | None:
-    """What the filter lets through, and whether exactly that; None if it says nothing here."""
+    """The selection of a filter, and whether it is exact; None if it cannot be used here."""
     column: tuple[str, ...] = getattr(one, "attribute", ())
     if len(column) != 1 or column[0] not in COLUMNS:
         return None
@@ -93,19 +93,19 @@ def _of_time(one: Filter) -> tuple[Selection, bool] | None:
 
 
 def _values(one: Filter, kind: type[T]) -> list[T] | None:
-    """The values of which the column must have one."""
+    """The values that the column must be one of."""
     if isinstance(one, EqualTo | EqualNullSafe):
-        given = [one.value]
+        wanted = [one.value]
     elif isinstance(one, In):
-        given = [value for value in one.value if value is not None]  # nothing equals null
+        wanted = [value for value in one.value if value is not None]  # nothing equals null
     else:
         return None
-    values = [value for value in given if isinstance(value, kind) and not isinstance(value, bool)]
-    return values if values and len(values) == len(given) else None
+    values = [value for value in wanted if isinstance(value, kind) and not isinstance(value, bool)]
+    return values if values and len(values) == len(wanted) else None
 
 
 def _interval(one: Filter, number: Callable[[object], int | None]) -> Interval | None:
-    """The half-open range of numbers that a comparison lets through."""
+    """The half-open range of numbers that a comparison selects."""
     value = number(getattr(one, "value", None))
     if value is None:
         return None
@@ -119,7 +119,7 @@ def _interval(one: Filter, number: Callable[[object], int | None]) -> Interval |
 
 
 def _time_us(value: object) -> int | None:
-    """Microseconds since 1970. A time without a zone is not one that this column has."""
+    """Microseconds since 1970. A time without a zone is not a value of this column."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(microseconds=1)

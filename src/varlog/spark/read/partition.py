@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Partition(InputPartition):
-    """Made by the driver, pickled, read by a task; read again, in another process, if that one fails."""
+    """Created by the driver, pickled, and read by a task; read again, in another process, if that one fails."""
 
     @abstractmethod
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,7 @@ class LogPartition(Partition):
         while begin < piece.end:
             try:
                 for batch in origin.batches(piece.topic, piece.log_stream, begin, piece.end, piece.cuts):
-                    # Not by their number: positions that were given up have no row.
+                    # Not by their number: junk positions have no row.
                     begin = batch.column("llsn")[-1].as_py() + 1
                     yield from maker.rows(batch)
                 return
@@ -66,7 +66,7 @@ class LogPartition(Partition):
                 ) from missing
 
     def _oldest(self, origin: Origin, trimmed: Trimmed) -> int:
-        """The first LLSN that is left, if that is good enough."""
+        """The first LLSN that was not trimmed, if data loss is allowed."""
         topic = self.piece.topic
         span = origin.span(topic)
         if self.fail_on_data_loss:
@@ -74,13 +74,12 @@ class LogPartition(Partition):
         return origin.measure(topic, self.piece.log_stream, span.oldest, span.end, 0).begin
 
 
-# RowMaker: record batches of a log stream as the rows that Spark wants: with the topic's name, and only those of a time.
-
 NAMES = 65_536
 
 
 class RowMaker:
-    """For one topic. The column of its name is a slice of one array that is made once."""
+    """Record batches of a log stream as Spark's rows: with the topic's name, and only those of a time. The column of the name is a
+    slice of one array, created once."""
 
     def __init__(self, topic: str, time: Interval | None = None) -> None:
         self._topic = topic
@@ -89,7 +88,7 @@ class RowMaker:
         self._names = _constant(topic, NAMES)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of `batch`, which has the columns of `Log.range`; nothing if none is left."""
+        """The rows of `batch`, which has the columns of `log.connector.range`; None if none is left."""
         import pyarrow as pa
 
         if self._time is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MIB = 1 << 20
-# A task of much less is not worth its start, and much more keeps the other cores waiting at the end.
+# A much smaller task is not worth its start, and a much larger one keeps the other cores waiting at the end.
 PIECE_BYTES_MIN = 4 * MIB
 PIECE_BYTES_MAX = 64 * MIB
 # In between, a read is cut into about this many tasks: enough for the cores of a small machine, and for their different speeds.
@@ -102,7 +102,7 @@ def _cuts(measured: MeasuredRange, count: int) -> list[int]:
         llsn = near[0]
         if abs(near[1] - wanted) > measured.bytes / count / 4 or not measured.begin < llsn < measured.end:
             llsn = _between(places[at - 1], places[at], wanted)
-        # Each piece has an entry, whatever the measure says.
+        # Each piece has an entry, whatever was measured.
         least = (cuts[-1] if cuts else measured.begin) + 1
         cuts.append(min(max(llsn, least), measured.end - (count - number)))
     return cuts

@@ -41,7 +41,7 @@ class _PushFilters:
 
 
 class BatchReader(DataSourceReader):
-    """Made in the driver, pickled, and used again by every task."""
+    """Created in the driver, pickled, and used by every task."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         found = read_options(options, stream=False)
@@ -52,7 +52,7 @@ class BatchReader(DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def select(self, filters: list[Filter]) -> list[Filter]:
-        """Read only what the filters let through; returns those that are left to Spark."""
+        """Read only what the filters select; returns the filters that are left to Spark."""
         self._selection, left = selected(filters)
         return left
 
@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
         return [*resolver.archived, *live]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Where there is nothing to read Spark makes up a partition without a value.
+        # Where there is nothing to read, Spark invents a partition without a value.
         return partition.read() if isinstance(partition, Partition) else iter(())
 
 

@@ -82,7 +82,7 @@ def chosen_topics(names: Sequence[str], pattern: str, known: Sequence[str]) -> t
 
 
 def check_places(option: str, place: OffsetSpec, topics: Sequence[str]) -> None:
-    """Refuse positions of topics that are not read: a typing error would read something else than was meant."""
+    """Refuse positions of topics that are not read: a typing error would read the wrong entries."""
     for name in place if isinstance(place, dict) else ():
         if name not in topics:
             raise OptionError(
@@ -113,12 +113,12 @@ def end_of(place: OffsetSpec, span: TopicSpan, *, fail_on_data_loss: bool) -> in
 
 
 def check_dense(topic: str, begin: int, end: int, counts: Sequence[int]) -> None:
-    """Positions are dense: what the streams have of a range, all together, is as much as the range is long."""
+    """Positions are dense: the streams together have as many entries of a range as the range is long."""
     if sum(counts) != end - begin:
         raise MissingOffsets(
             topic,
             f"of the {end - begin} positions from {begin} to {end - 1} its log streams have {sum(counts)}: entries are lost, or a "
-            f"log stream was made meanwhile; read again, and see `varlog status` and `varlog spark audit`",
+            f"log stream was created in the meantime; read again, and see `varlog status` and `varlog spark audit`",
         )
 
 
@@ -137,7 +137,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"there are {', '.join(sorted(names)[:NAMES_LISTED_MAX])}{more}"
 
 
-# PURE. Selection: what of a read is left by its filters: topics, log streams, positions and times, all of them together.
+# --- filters ------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class Selection:
     empty: bool = False
 
     def and_(self, other: Selection) -> Selection:
-        """Rows that both let through."""
+        """Rows that both select."""
         return Selection(
             _both(self.topics, other.topics),
             _both(self.log_streams, other.log_streams),

@@ -127,7 +127,7 @@ def _over_time(report: TopicReport) -> str:
 
 
 def _columns(report: TopicReport, cells: Iterable[tuple[int, int, float]]) -> list[Column]:
-    """A column for each stretch of time between the first and the last, also for those without an entry."""
+    """A column for each interval between the first and the last, also for those without an entry."""
     place = {one.log_stream: number for number, one in enumerate(report.streams)}
     last = max(bucket.number for bucket in report.buckets)
     values = [[0.0] * len(place) for _ in range(last + 1)]

@@ -21,7 +21,7 @@ Text = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One stretch of time: its begin, and what each series has in it."""
+    """One interval: its begin, and the value of each series in it."""
 
     begin_us: int
     values: tuple[float, ...]
@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PlotArea:
-    """Where values are in the picture."""
+    """Maps values to coordinates of the plot."""
 
     high: float
 
@@ -127,7 +127,7 @@ def _by_half_doubling(classes: Sequence[ValueClass]) -> dict[int, int]:
 
 
 def shares_plot(name: str, description: str, rows: Sequence[tuple[str, float, float]], equal: float) -> str:
-    """Two bars a row: its share of the entries, and of the bytes. A line is where all would be if they were equal."""
+    """Two bars per row: its share of the entries, and of the bytes. A line marks equal shares."""
     height, widest = TOP + 30 * len(rows) + BOTTOM, max((max(a, b) for _, a, b in rows), default=0.0)
     steps = nice_steps(widest)
     frame = PlotArea(steps[-1])
@@ -211,12 +211,12 @@ def _power_axis(frame: PlotArea, low: float, high: float, base: float, text: Tex
 
 
 def _anchor(x: float) -> str:
-    """A label at the edge of the picture stays inside it."""
+    """A label at the edge of the plot stays inside it."""
     return "start" if x < LEFT + 1 else "end" if x > WIDTH - RIGHT - 30 else "middle"
 
 
 def _mark(label: str, x: float, row: int) -> str:
-    """A line with its name; names of lines that are close to each other stand in different rows."""
+    """A line with its name; names of lines that are close to each other are in different rows."""
     y = TOP + 10 + 15 * row
     right = x > WIDTH - 160
     return f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>' + _label(

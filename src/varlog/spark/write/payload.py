@@ -40,7 +40,7 @@ def payload_of(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 class Cutter:
-    """Rows in, arrays of about CUT_BYTES out. Holds less than one of them."""
+    """Rows in, arrays of about CUT_BYTES out. Keeps less than one of them."""
 
     def __init__(self, column: str, bytes_max: int = CUT_BYTES, rows_max: int = CUT_ROWS) -> None:
         self._column = column
@@ -62,13 +62,13 @@ class Cutter:
                 yield self._emptied()
 
     def rest(self) -> pa.Array | None:
-        """What is left at the end."""
+        """The rest at the end."""
         return self._emptied() if self._rows else None
 
     def _end(self, offsets: Offsets, begin: int) -> int:
-        """One past the last row that still fits; at least one does into an empty batch."""
+        """One past the last row that fits; an empty batch has room for at least one."""
         room = min(int(offsets[begin]) + self._bytes_max - self._rows_bytes, int(offsets[-1]))
-        # Of the same type: numpy would otherwise make a copy of all offsets, for each batch.
+        # Of the same type: numpy would otherwise copy all offsets for each batch.
         end = int(np.searchsorted(offsets, offsets.dtype.type(room), side="right")) - 1
         return max(min(end, begin + self._rows_max - self._rows_count), begin if self._rows else begin + 1)
 
@@ -90,7 +90,7 @@ class Cutter:
 
 
 def columns_of(rows: pa.Array) -> Columns:
-    """An array's own buffers, without a copy; of large ones the offsets are made smaller."""
+    """An array's own buffers, without a copy; 64-bit offsets are converted to 32 bits."""
     offsets = value_offsets(rows)
     data = rows.buffers()[2]
     if _is_large(rows):
@@ -116,7 +116,8 @@ def value_offsets(rows: pa.Array) -> Offsets:
 def in_order(
     batches: Iterable[pa.RecordBatch], data: str, order_by: str, key: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """All rows, sorted; equal ones by their bytes, so that every attempt comes to the same order. Holds them all, twice."""
+    """All rows, sorted; equal ones by their bytes, so that every attempt gets the same order. Keeps all of them in memory,
+    twice."""
     names = list(dict.fromkeys(name for name in (data, order_by, key) if name))
     parts = [_large(batch.select(names), data) for batch in batches]
     if not parts:
@@ -132,7 +133,7 @@ def in_order(
 
 
 def _large(batch: pa.RecordBatch, data: str) -> pa.RecordBatch:
-    """With offsets of 64 bits: a whole partition in one array may be longer than those of 32 can say."""
+    """With offsets of 64 bits: a whole partition in one array may exceed 32 bits."""
     columns = [payload_of(batch, name) if name == data else batch.column(name) for name in batch.schema.names]
     wide = [column.cast(_wide(column.type)) for column in columns]
     return pa.RecordBatch.from_arrays(wide, names=batch.schema.names)
@@ -185,7 +186,7 @@ def _polynomials(key: pa.Array) -> Hashes:
 
 
 def _stirred(hashes: Hashes) -> Hashes:
-    """Every bit of the input moves every bit of the output: a remainder looks at the low ones alone."""
+    """Every bit of the input affects every bit of the output: a remainder uses the low ones alone."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))
