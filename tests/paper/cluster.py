@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from tests.paper.transcript import ToldTransport, Transcript
+from tests.paper.transcript import RecordedTransport, Transcript
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
@@ -53,7 +53,7 @@ def node_address(number: int) -> str:
 
 
 class Idle:
-    """A host on which nothing runs but what a test does there."""
+    """A host on which nothing runs except what a test does there."""
 
     def __init__(self, environment: Environment, transport: Transport) -> None:
         self.environment = environment
@@ -65,9 +65,9 @@ class Idle:
 
 
 class Client:
-    """CL: a process with a log; or, not connected, a participant that a test speaks for by hand."""
+    """CL: a process with a log; or, not connected, a participant whose messages a test sends by hand."""
 
-    def __init__(self, name: str, host: Host, transport: ToldTransport, idle: Idle) -> None:
+    def __init__(self, name: str, host: Host, transport: RecordedTransport, idle: Idle) -> None:
         self.name = name
         self.log: Log
         self.transport = transport
@@ -97,7 +97,7 @@ class Client:
             connection.close()
 
     def reconfigurer(self) -> Reconfigurer:
-        """As the log's own one, with a view of the world that is handed to it."""
+        """Like the log's own one, with a view of the cluster that is passed in."""
 
         async def ask(address: str, request: Message, answer: type[M], timeout_s: float) -> M:
             connection = await self.transport.connect(address, timeout_s=timeout_s)
@@ -111,7 +111,7 @@ class Client:
         return Reconfigurer(ask, partial(ask, REPOSITORY))
 
     def die(self) -> None:
-        """As a hook: in the middle of what it does, and forever."""
+        """As a hook: in the middle of its operation, and forever."""
         self._process.die()
         self.died.set()
         raise ProcessCrashed(self._process.name)
@@ -156,7 +156,7 @@ class PaperCluster:
         return self.repository, self.manager
 
     def _ready(self) -> bool:
-        """Whether everything has found the repository."""
+        """Whether every process has found the repository."""
         service = self.repository.service
         view = service.view if isinstance(service, MetadataRepository) else None
         return view is not None and len(view.nodes) == self._expected() and bool(view.manager_address)
@@ -166,7 +166,7 @@ class PaperCluster:
         return len(self.nodes)
 
     async def operate(self, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
-        """What an operator has the manager do, again until it is done."""
+        """What an operator has the manager do, repeated until it is done."""
         idle = self._idle("operator")
         async with asyncio.timeout(START_S):
             while True:
@@ -191,12 +191,12 @@ class PaperCluster:
         return client
 
     def by_hand(self, name: str) -> Client:
-        """A process that says nothing but what the test has it say, under this name."""
+        """A process under this name that sends only what the test has it send."""
         host = self._host(f"hand-{name.lower()}" if name in self._hosts else name.lower(), Idle)
         host.boot()
         idle = host.service
         assert isinstance(idle, Idle)
-        return Client(name, host, ToldTransport(name, idle.transport, self.transcript), idle)
+        return Client(name, host, RecordedTransport(name, idle.transport, self.transcript), idle)
 
     # --- While it is drawn --------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class PaperCluster:
         self._hosts[name].crash()
 
     async def boot(self, name: str) -> None:
-        """Its process is started, over the disk that it had; raises what it refuses to start with."""
+        """Start its process over its former disk; raises the error with which it refuses to start."""
         host, done = self._hosts[name], asyncio.get_running_loop().create_future()
 
         def refuse(_host: Host, error: Exception) -> bool:
@@ -253,7 +253,7 @@ class PaperCluster:
         return self.transcript.names[node_address(node)]
 
     def storage_node(self, name: str) -> StorageNodeServer:
-        """What runs as SN1, SN2 …"""
+        """The services that run as SN1, SN2 …"""
         service = self._hosts[name].service
         assert isinstance(service, StorageNodeServer)
         return service
@@ -292,12 +292,12 @@ class PaperCluster:
 
     def _make_manager(self, environment: Environment, transport: Transport) -> SimService:
         return Manager(
-            self._manager_config(), environment, ToldTransport(MANAGER, transport, self.transcript)
+            self._manager_config(), environment, RecordedTransport(MANAGER, transport, self.transcript)
         )
 
 
-def told(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a story in virtual time; one that does not end is over after a while."""
+def run_story(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a story in virtual time; one that does not end is stopped after a while."""
 
     async def within() -> T:
         async with asyncio.timeout(STORY_S):

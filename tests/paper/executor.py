@@ -39,7 +39,7 @@ EQUAL: Final = "Seal (Committed LSN = Last Committed LSN)"
 LESS: Final = "Seal (Committed LSN < Last Committed LSN)"
 ITSELF: Final = "Seal itself"
 UNSEAL: Final = "Unseal"
-# For so long what the repository sends to an executor that is behind does not arrive.
+# For this time, what the repository sends to an executor that is behind does not arrive.
 BEHIND_S: Final = 10.0
 
 
@@ -61,12 +61,13 @@ def arrows(diagram: str) -> Iterator[Arrow]:
 
 
 def batch(entry: bytes, sequence: int = 1) -> bytearray:
-    """One that a test sends by hand."""
+    """A message that a test sends by hand."""
     return pack([entry], producer=ProducerID(7), sequence=sequence, time_us=1)
 
 
 class Executor:
-    """A log stream with three ordered entries. `behind`: SN2 has the entries, and has not heard that they are ordered."""
+    """A log stream with three ordered entries. `behind`: SN2 has the entries, and does not know that they are
+    ordered."""
 
     def __init__(self, varlog: Varlog, cl: Client, mcl: Client) -> None:
         self.varlog, self.cl, self.mcl = varlog, cl, mcl
@@ -100,7 +101,7 @@ class Executor:
         return self.varlog.stream.log_stream
 
     def hold(self, sender: str, receiver: str) -> None:
-        """What one sends the other arrives late."""
+        """Messages between the two arrive late."""
         place, until = self.varlog.place, asyncio.get_running_loop().time() + BEHIND_S
         self.varlog.network.cut_off(place(sender), place(receiver), until, one_way=True)
 
@@ -109,7 +110,7 @@ class Executor:
             await self.cl.do(self.cl.log.append(b"%d" % number, log_stream=self.log_stream))
 
     async def seal(self, name: str = "SN2") -> ReplicaStateReply:
-        """At the position that the repository says, as the manager does."""
+        """Seal at the repository's position, as the manager does."""
         await self.mcl.ask("MR", SealStream(self.log_stream))
         stream = self.varlog.stream
         answer, _ = await self.mcl.ask(name, SealReplica(stream.log_stream, stream.epoch, stream.sealed_end))

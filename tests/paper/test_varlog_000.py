@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.paper.cluster import Client, told
+from tests.paper.cluster import Client, run_story
 from tests.paper.executor import LESS, PROPOSED, START, Arrow, Executor, arrows, batch
 from tests.paper.varlog import Varlog
 from varlog.model.batch import walk
@@ -32,7 +32,7 @@ TOPIC = TopicID(1)
 
 
 async def three_volumes() -> tuple[Varlog, Client]:
-    """SN1 with three volumes, and the manager, for which the test speaks."""
+    """SN1 with three volumes, and the manager, whose messages the test sends."""
     varlog = Varlog(1, node_settings={"volumes": VOLUMES})
     await varlog.start()
     return varlog, varlog.by_hand("MCL")
@@ -44,8 +44,8 @@ async def add(varlog: Varlog, mcl: Client, log_stream: int, volume: str = "") ->
 
 
 def test_the_layout_of_volumes() -> None:
-    """000, "Volume", R-SN-2, as drawn there: `/volume1/cid=<cid>/snid=<snid-1>/lsid=<lsid-1>`, and so on. Each log stream
-    is whole on one volume: on the one that the manager names, else on the one with the fewest."""
+    """000, "Volume", R-SN-2, as drawn there: `/volume1/cid=<cid>/snid=<snid-1>/lsid=<lsid-1>`, and so on. Each log
+    stream is complete on one volume: on the one that the manager names, otherwise on the one with the fewest."""
 
     async def story() -> None:
         varlog, mcl = await three_volumes()
@@ -61,12 +61,12 @@ def test_the_layout_of_volumes() -> None:
         with pytest.raises(PreconditionFailed, match="/elsewhere is no volume"):
             await add(varlog, mcl, 5, "/elsewhere")
 
-    told(story)
+    run_story(story)
 
 
 def test_add_log_stream_refuses_what_is_on_another_volume_already() -> None:
     """000: a replica that was unregistered leaves its data; one that is added again must not be on two volumes, and the
-    storage node answers for that (R-SN-6)."""
+    storage node ensures that (R-SN-6)."""
 
     async def story() -> None:
         varlog, mcl = await three_volumes()
@@ -76,7 +76,7 @@ def test_add_log_stream_refuses_what_is_on_another_volume_already() -> None:
                 await add(varlog, mcl, 10, volume)
         assert list(map(str, varlog.host("SN1").replica_paths())) == ["/volume1/cid=1/snid=1/lsid=10"]
 
-    told(story)
+    run_story(story)
 
 
 # --- Start ------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def copy_folder(drive: Drive, old: Path, new: Path) -> None:
 
 
 def stays_away(drive: Drive) -> None:
-    """Nothing is where the volume should be."""
+    """The volume does not exist."""
 
 
 def is_a_file(drive: Drive) -> None:
@@ -113,8 +113,8 @@ def is_read_only(drive: Drive) -> None:
 def test_a_volume_that_cannot_be_used_ends_the_start(
     prepare: Callable[[Drive], None], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """000, "Starting StorageNode": without `/<volume>`, which must be a directory that can be written to, an error and the
-    end; the error names the volume (R-SN-1)."""
+    """000, "Starting StorageNode": without `/<volume>`, which must be a writable directory, an error and the end; the
+    error names the volume (R-SN-1)."""
     absent = Path("/absent")
     monkeypatch.setattr(SimDisk, "is_writable", lambda disk, path: path != absent and disk.is_directory(path))
 
@@ -127,7 +127,7 @@ def test_a_volume_that_cannot_be_used_ends_the_start(
             await varlog.boot("SN1")
         assert not varlog.host("SN1").up
 
-    told(story)
+    run_story(story)
 
 
 def test_a_node_id_that_was_not_given_is_drawn_and_kept() -> None:
@@ -142,7 +142,7 @@ def test_a_node_id_that_was_not_given_is_drawn_and_kept() -> None:
             await varlog.boot("SN1")
             assert varlog.storage_node("SN1").node == drawn
 
-    told(story)
+    run_story(story)
 
 
 def test_every_log_stream_is_restored() -> None:
@@ -169,7 +169,7 @@ def test_every_log_stream_is_restored() -> None:
         await varlog.boot("SN1")
         assert known() == before
 
-    told(story)
+    run_story(story)
 
 
 def test_a_log_stream_on_two_volumes_ends_the_start() -> None:
@@ -185,11 +185,11 @@ def test_a_log_stream_on_two_volumes_ends_the_start() -> None:
             await varlog.boot("SN1")
         assert not host.up
 
-    told(story)
+    run_story(story)
 
 
 def test_error_if_exists() -> None:
-    """000, `--error-if-exists`: a StorageNodePath of this cluster and storage node that is there is an error and the end
+    """000, `--error-if-exists`: an existing StorageNodePath of this cluster and storage node is an error and the end
     (R-SN-5); on an empty volume the storage node starts."""
 
     async def story() -> None:
@@ -202,7 +202,7 @@ def test_error_if_exists() -> None:
         del varlog.node_settings["error_if_exists"]
         await varlog.boot("SN1")
 
-    told(story)
+    run_story(story)
 
 
 def rename(host: Host) -> None:
@@ -220,8 +220,9 @@ def rename(host: Host) -> None:
 def test_a_directory_is_not_trusted_by_its_name(
     settings: dict[str, Any], prepare: Callable[[Host], None], why: str
 ) -> None:
-    """000, "Open Issues": restoring by the names of directories alone is not safe. An identity file holds a fingerprint of
-    the cluster's key and whose directory it is; a storage node that does not fit ends with an error (R-SN-7)."""
+    """000, "Open Issues": restoring by the names of directories alone is not safe. An identity file holds a fingerprint
+    of the cluster's key and the owner of the directory; a storage node that does not match ends with an error
+    (R-SN-7)."""
 
     async def story() -> None:
         varlog = Varlog(1, node_settings={"cluster_key": "secret"})
@@ -235,7 +236,7 @@ def test_a_directory_is_not_trusted_by_its_name(
             await varlog.boot("SN1")
         assert not varlog.host("SN1").up
 
-    told(story)
+    run_story(story)
 
 
 # --- State diagrams ---------------------------------------------------------------------------------------------------
@@ -253,11 +254,12 @@ def test_the_arrows_of_the_state_diagram(arrow: Arrow) -> None:
         await executor.do(arrow.event)
         assert executor.state == arrow.end
 
-    told(story)
+    run_story(story)
 
 
 def test_a_new_replica_starts_sealing() -> None:
-    """000, `[*] --> SEALING`: no client is told that it can append before the replica is known to hold everything (R-SN-8)."""
+    """000, `[*] --> SEALING`: no client learns that it can append before the replica is known to hold everything
+    (R-SN-8)."""
 
     async def story() -> None:
         varlog = Varlog(1)
@@ -268,13 +270,13 @@ def test_a_new_replica_starts_sealing() -> None:
         with pytest.raises(Sealed):
             await varlog.by_hand("CL").ask("SN1", Append(LogStreamID(1)), batch(b"entry"))
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SEALING", "SEALED"])
 def test_a_restored_replica_starts_sealing(state: str) -> None:
-    """000, `[*] --> SEALING`: whatever it was when the storage node ended (R-SN-8), and it is sealed and unsealed like a
-    new one."""
+    """000, `[*] --> SEALING`: whatever its state was when the storage node ended (R-SN-8), and it is sealed and
+    unsealed like a new one."""
 
     async def story() -> None:
         executor = await Executor.at(state)
@@ -286,7 +288,7 @@ def test_a_restored_replica_starts_sealing(state: str) -> None:
         await executor.unseal()
         assert executor.state == "RUNNING"
 
-    told(story)
+    run_story(story)
 
 
 # --- LogStreamContext -------------------------------------------------------------------------------------------------
@@ -294,8 +296,8 @@ def test_a_restored_replica_starts_sealing(state: str) -> None:
 
 class Context(NamedTuple):
     """What 000 calls LogStreamContext, of a replica: the names there are globalHWM, uncommittedLLSNBegin,
-    uncommittedLLSNEnd, localLWM and localHWM. committedLLSNEnd is uncommittedLLSNBegin here: one value cannot differ from
-    itself."""
+    uncommittedLLSNEnd, localLWM and localHWM. committedLLSNEnd is uncommittedLLSNBegin here: one value cannot differ
+    from itself."""
 
     global_high_watermark: GLSN
     uncommitted_begin: LLSN
@@ -317,7 +319,7 @@ class Contexts:
         return cls(varlog, await varlog.client("CL"))
 
     async def of(self, name: str) -> Context:
-        """What a replica of the first log stream knows; the global high watermark as it tells a repository."""
+        """What a replica of the first log stream knows; the global high watermark as it reports it to a repository."""
         facts, _ = await self.cl.ask(name, GetNodeFacts())
         assert isinstance(facts, GetNodeFactsReply)
         found = self.varlog.replica(name, self.one)
@@ -330,7 +332,7 @@ class Contexts:
         await self.cl.do(self.cl.log.append(b"entry", log_stream=log_stream))
 
     def hold(self, seconds: float) -> None:
-        """What the backups report to the repository arrives then, all of it at once."""
+        """The reports of the backups to the repository arrive later, all of them at once."""
         until = asyncio.get_running_loop().time() + seconds
         for name in ("SN2", "SN4"):
             self.varlog.network.cut_off(self.varlog.place(name), "mr", until, one_way=True)
@@ -345,7 +347,7 @@ class Contexts:
         await asyncio.gather(*writes)
 
     async def restart(self, name: str) -> None:
-        """Without manager and repository: nothing but the disk tells the storage node anything."""
+        """Without manager and repository: the storage node has only its disk."""
         await asyncio.sleep(1)  # commit contexts are written by then
         self.varlog.fail("MCL")
         self.varlog.fail("MR")
@@ -375,13 +377,13 @@ def test_the_fields_of_a_log_stream_context() -> None:
         await contexts.cl.do(contexts.cl.log.trim(2))
         assert await contexts.of("SN1") == Context(GLSN(3), LLSN(3), LLSN(3), GLSN(2), GLSN(3))
 
-    told(story)
+    run_story(story)
 
 
 def test_a_log_stream_context_is_restored_from_its_last_commit_context() -> None:
-    """000, "CommitContext", the first branch of the code there: lastCC.lastCommittedGLSN == lastLE.GLSN, so globalHWM is
-    lastCC.hwm, which is more than the log stream's own last position, and uncommittedLLSNBegin is lastLE.LLSN+1 (R-CTX-2,
-    R-CTX-3). The uncommitted tail is there, and stays uncommitted."""
+    """000, "CommitContext", the first branch of the code there: lastCC.lastCommittedGLSN == lastLE.GLSN, so globalHWM
+    is lastCC.hwm, which is more than the log stream's own last position, and uncommittedLLSNBegin is lastLE.LLSN+1
+    (R-CTX-2, R-CTX-3). The uncommitted tail is present, and stays uncommitted."""
 
     async def story() -> None:
         contexts = await Contexts.drawn()
@@ -396,16 +398,16 @@ def test_a_log_stream_context_is_restored_from_its_last_commit_context() -> None
         await contexts.restart("SN1")
         assert await contexts.of("SN1") == before
 
-    told(story)
+    run_story(story)
 
 
 def look(host: Host) -> ReplicaRecovery:
-    """What is on the disk of a storage node, whose process is gone, of its one replica."""
+    """The files of the one replica of a storage node whose process is gone."""
     return survey(host.environment(Process("look")).disk, host.replica_paths()[0])
 
 
 def lose_last_batch(host: Host) -> None:
-    """It is not on the disk."""
+    """Whether it is missing on the disk."""
     segment = look(host).segments[-1]
     file = host.drive.file(segment.path)
     *_, (at, _) = walk(file.content[: segment.size])
@@ -413,11 +415,12 @@ def lose_last_batch(host: Host) -> None:
 
 
 def test_a_partial_commit_is_dropped() -> None:
-    """000, the other branch: an entry of the last commit is missing, so the context is that of the commit before (R-CTX-3), also
-    its globalHWM, 1; the code there takes lastCC.prevHWM, 2, which is newer by what the other log stream had in between. No read
-    depends on it: a storage node that has started serves none before the repository has told it the tail.
-    "Alternatives": the other entry of the commit, which is on disk, is not used to repair it, but is uncommitted again. Then the
-    log stream is repaired, and the replica stores and commits again what it had (R-CTX-4)."""
+    """000, the other branch: an entry of the last commit is missing, so the context is that of the commit before
+    (R-CTX-3), including its globalHWM, 1; the code there uses lastCC.prevHWM, 2, which is newer by what the other log
+    stream had in between. No read depends on it: a storage node that has started serves none before the repository has
+    sent it the tail. "Alternatives": the other entry of the commit, which is on disk, is not used to repair it, but is
+    uncommitted again. Then the log stream is repaired, and the replica stores and commits again what it had
+    (R-CTX-4)."""
 
     async def story() -> None:
         contexts = await Contexts.drawn()
@@ -443,12 +446,12 @@ def test_a_partial_commit_is_dropped() -> None:
         assert fetched.rows == ((1, 1, 1), (2, 3, 2))
         assert (await contexts.of("SN2"))[1:] == (await contexts.of("SN1"))[1:] == (4, 4, 0, 4)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_commit_context_on_disk_means_that_its_entries_are_on_disk() -> None:
     """000: `CC (i+N)` on disk implies `LE (i+N-1)` on disk (R-CTX-2), wherever the storage node crashes; here its own
-    entries too are there, because only what is durable is reported, and only what was reported is committed."""
+    entries are present too, because only what is durable is reported, and only what was reported is committed."""
 
     async def story() -> None:
         varlog = await Varlog(2).drawn()
@@ -468,4 +471,4 @@ def test_a_commit_context_on_disk_means_that_its_entries_are_on_disk() -> None:
             await varlog.wait(varlog.all_run)
         assert rows > 0
 
-    told(story)
+    run_story(story)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.paper.cluster import TOPIC, Client, node_address
 from tests.paper.executor import batch
-from tests.paper.varlog import Varlog, check_drawn, of, told
+from tests.paper.varlog import Varlog, check_drawn, of, run_story
 from varlog.model.cluster import StorageNode, StreamState
 from varlog.model.errors import (
     AlreadySyncing,
@@ -62,11 +62,12 @@ UNSEAL = (UnsealReplica, UnsealStream)
 APPEND = (Append, Suspect, GetView)
 
 
-async def append(varlog: Varlog, cl: Client, entries: int, *, heard: bool = True) -> None:
-    """Entries to the first log stream, one at a time; `heard`: until every replica knows that they are ordered."""
+async def append(varlog: Varlog, cl: Client, entries: int, *, ordered: bool = True) -> None:
+    """Append entries to the first log stream, one at a time; `ordered`: wait until every replica knows that they are
+    ordered."""
     for number in range(entries):
         await cl.do(cl.log.append(b"%d" % number, log_stream=varlog.stream.log_stream))
-    if heard:
+    if ordered:
         await varlog.wait(lambda: committed_ends(varlog) == {entries + 1})
     varlog.take()
 
@@ -80,9 +81,9 @@ def committed_ends(varlog: Varlog) -> set[int]:
 
 
 def test_a_storage_node_is_registered() -> None:
-    """001, "Storage Node 등록", R-REG-1. Before it is registered nobody but the manager's question reaches a storage node,
-    and clients do not see it; afterwards the repository opens a session with it, in which the node reports without being
-    asked again (decision 0001)."""
+    """001, "Storage Node 등록", R-REG-1. Before it is registered only the manager's request reaches a storage node, and
+    clients do not see it; afterwards the repository opens a session with it, in which the node reports without further
+    requests (decision 0001)."""
 
     async def story() -> None:
         varlog = Varlog(1, registered=False)
@@ -104,7 +105,7 @@ def test_a_storage_node_is_registered() -> None:
         )
         assert varlog.view.nodes == (StorageNode(NodeID(1), node_address(1), (str(VOLUME),)),)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_storage_node_of_another_cluster_is_not_registered() -> None:
@@ -119,13 +120,14 @@ def test_a_storage_node_of_another_cluster_is_not_registered() -> None:
         assert varlog.take(words=[RegisterNode, OpenSession]) == []
         assert varlog.view.nodes == ()
 
-    told(story)
+    run_story(story)
 
 
 def test_a_log_stream_is_registered() -> None:
-    """001, "Log Stream 등록", R-REG-2. The repository gives the id, so that no two are alike, whatever becomes of a
-    manager. The replicas are made at the same time. They begin SEALING (R-SN-8) and so are sealed and unsealed before the
-    log stream runs, which 001, whose log streams begin RUNNING, does not draw. Until it is registered no client can see it."""
+    """001, "Log Stream 등록", R-REG-2. The repository assigns the id, so that no two are equal, whatever happens to a
+    manager. The replicas are created at the same time. They begin SEALING (R-SN-8) and so are sealed and unsealed
+    before the log stream runs, which 001, whose log streams begin RUNNING, does not draw. Until it is registered no
+    client can see it."""
 
     async def story() -> None:
         varlog = Varlog(2)
@@ -160,12 +162,12 @@ def test_a_log_stream_is_registered() -> None:
         assert seen == [(), ReplicaState.SEALING, ReplicaState.SEALING]
         assert varlog.all_run()
 
-    told(story)
+    run_story(story)
 
 
 def test_the_manager_crashes_and_its_zombie_is_removed() -> None:
     """001, "MCL crash", R-REG-4. The manager dies when SN1 has its replica of LSID1 and SN2 has none: nothing can be
-    appended to it or read from it, because the repository does not know it. The next manager takes a new id. It compares
+    appended to it or read from it, because the repository does not know it. The next manager gets a new id. It compares
     what each storage node has with what is registered, and after a grace time removes LSID1; LSID2 is registered, and
     stays."""
 
@@ -214,12 +216,12 @@ def test_the_manager_crashes_and_its_zombie_is_removed() -> None:
         assert [stream.log_stream for stream in varlog.view.streams] == [2]
         assert varlog.all_run()
 
-    told(story)
+    run_story(story)
 
 
 def test_a_storage_node_has_a_limit_of_log_streams() -> None:
-    """001, "SN마다 최적의 LS 수", R-REG-3. 001 leaves open who keeps the limit: here the storage node refuses, and the
-    manager, which is told the limit with every heartbeat, does not ask a node that is at it."""
+    """001, "SN마다 최적의 LS 수", R-REG-3. 001 leaves open which process enforces the limit: here the storage node refuses,
+    and the manager, which gets the limit with every heartbeat, does not ask a node that is at it."""
 
     async def story() -> None:
         varlog = await Varlog(3, replicas=1, streams=2, node_settings={"streams_max": 1}).drawn()
@@ -233,12 +235,12 @@ def test_a_storage_node_has_a_limit_of_log_streams() -> None:
             await mcl.ask("MCL", AddStream(TOPIC), timeout_s=30)
         assert varlog.take(words=[AddLogStream]) == []
 
-    told(story)
+    run_story(story)
 
 
 def test_unregister_keeps_the_data_and_remove_deletes_it() -> None:
-    """000, `UnregisterLogStream`, and 001, `RemoveLogStream`, disagree on what becomes of data (R-REG-5): what left the
-    repository is kept for the grace time, and then removed with its directory."""
+    """000, `UnregisterLogStream`, and 001, `RemoveLogStream`, disagree on what happens to data (R-REG-5): data that
+    left the repository are kept for the grace time, and then removed with their directory."""
 
     async def story() -> None:
         varlog = await Varlog(2, zombie_grace_s=20.0).drawn()
@@ -257,16 +259,16 @@ def test_unregister_keeps_the_data_and_remove_deletes_it() -> None:
         ]
         assert not varlog.storage_node("SN1").status().replicas
 
-    told(story)
+    run_story(story)
 
 
 # --- Seal -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_primary_fails() -> None:
-    """001, "Primary SN failure", R-SEAL-2: the heartbeat finds it, and only the manager asks the repository to seal. The
-    client puts SN1 on its deny list and shares that with the repository; it learns of the seal from the next view, and
-    appends elsewhere. It also finds out what became of the append that was not answered (decision 0008)."""
+    """001, "Primary SN failure", R-SEAL-2: the heartbeat finds it, and only the manager asks the repository to seal.
+    The client puts SN1 on its deny list and shares that with the repository; it learns of the seal from the next view,
+    and appends elsewhere. It also determines the outcome of the append that was not answered (decision 0008)."""
 
     async def story() -> None:
         varlog = await Varlog(4, streams=2).drawn()
@@ -297,13 +299,12 @@ def test_the_primary_fails() -> None:
         await cl.do(cl.log.append(b"elsewhere"))
         assert varlog.take("CL", words=[Append]) == ["CL -> SN3 Append e1 ok"]
 
-    told(story)
+    run_story(story)
 
 
 def test_reports_before_the_seal_are_committed_and_later_ones_are_ignored() -> None:
-    """001: "Seal 이전에 받은 Report는 Commit이 수행되고, Seal 이후에 받은 Report에 있는 새로운 Commit 요청은 무시된다",
-    R-SEAL-3. SN2 has written a fourth entry, and its report is on the way while the log stream is sealed: it comes too
-    late."""
+    """001: "Seal 이전에 받은 Report는 Commit이 수행되고, Seal 이후에 받은 Report에 있는 새로운 Commit 요청은 무시된다", R-SEAL-3.
+    SN2 has written a fourth entry, and its report is in flight while the log stream is sealed: it comes too late."""
 
     async def story() -> None:
         varlog = await Varlog(2).unmanaged()
@@ -325,13 +326,14 @@ def test_reports_before_the_seal_are_committed_and_later_ones_are_ignored() -> N
         assert again == sealed
         appending.cancel()
 
-    told(story)
+    run_story(story)
 
 
 def test_the_backup_fails() -> None:
     """001, "Backup SN failure": SN1 cannot replicate, seals itself, and refuses appends (R-SEAL-6); the heartbeat finds
-    that (R-SEAL-2). The append that SN1 had already taken is not refused at once, as drawn, but when SN1 is sealed: until
-    then nobody knows whether it is in the log (decision 0008). Appends that come to SN1 in between are."""
+    that (R-SEAL-2). The append that SN1 had already accepted is not refused immediately, as drawn, but when SN1 is
+    sealed: until then it is not known whether it is in the log (decision 0008). Appends that come to SN1 in between
+    are."""
 
     async def story() -> None:
         varlog = await Varlog(4, streams=2, heartbeat_s=2.0).drawn()
@@ -363,14 +365,14 @@ def test_the_backup_fails() -> None:
         varlog.network.reunite()
         assert (await taken).llsn == 4
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("failures", [1, 1_000_000])
 def test_log_io_faults(failures: int) -> None:
-    """001, "Log I/O fault": SN1 cannot write, and seals itself (R-SEAL-6). One write that fails is as drawn. A disk that
-    keeps failing refuses the seal too, until it works again: a seal that is not on disk is not a seal (R-SEAL-5), and SN2
-    is sealed without SN1."""
+    """001, "Log I/O fault": SN1 cannot write, and seals itself (R-SEAL-6). One write that fails is as drawn. A disk
+    that keeps failing refuses the seal too, until it works again: a seal that is not on disk is not a seal (R-SEAL-5),
+    and SN2 is sealed without SN1."""
 
     async def story() -> None:
         varlog = await Varlog(4, streams=2).drawn()
@@ -401,22 +403,22 @@ def test_log_io_faults(failures: int) -> None:
         assert (await appending).llsn == 4
         await varlog.wait(lambda: committed_ends(varlog) == {5})
 
-    told(story)
+    run_story(story)
 
 
 # --- Sync -------------------------------------------------------------------------------------------------------------
 
 
 async def lag(varlog: Varlog, cl: Client) -> None:
-    """Three entries, whose order SN2 has not heard of, and SN2 is down."""
+    """Three entries, whose order SN2 does not know, and SN2 is down."""
     varlog.network.cut_off("mr", varlog.place("SN2"), asyncio.get_running_loop().time() + 30, one_way=True)
-    await append(varlog, cl, 3, heard=False)
+    await append(varlog, cl, 3, ordered=False)
     varlog.fail("SN2")
 
 
 def test_seal_is_repeated_until_every_replica_has_answered() -> None:
-    """001, "Sync", first diagram, by hand: a replica that is SEALED says so as often as it is asked; one that comes back
-    and lacks entries says SEALING (R-SEAL-4)."""
+    """001, "Sync", first diagram, by hand: a replica that is SEALED replies so every time; one that comes back and
+    lacks entries replies SEALING (R-SEAL-4)."""
 
     async def story() -> None:
         varlog = await Varlog(2).unmanaged()
@@ -444,12 +446,12 @@ def test_seal_is_repeated_until_every_replica_has_answered() -> None:
             """,
         )
 
-    told(story)
+    run_story(story)
 
 
 def test_the_manager_seals_each_replica_when_it_can_be_sealed() -> None:
-    """The same diagram by our manager, which decides from what the heartbeat says: a replica that is SEALED is not sealed
-    again, and one that does not answer the heartbeat is not asked. Then SN2 is filled, and sealed once more (R-SEAL-4)."""
+    """The same diagram by our manager, which decides from the heartbeats: a replica that is SEALED is not sealed again,
+    and one that does not answer the heartbeat is not asked. Then SN2 is filled, and sealed once more (R-SEAL-4)."""
 
     async def story() -> None:
         varlog = await Varlog(2).drawn()
@@ -479,7 +481,7 @@ def test_the_manager_seals_each_replica_when_it_can_be_sealed() -> None:
             """,
         )
 
-    told(story)
+    run_story(story)
 
 
 async def joining(varlog: Varlog, mcl: Client) -> None:
@@ -495,7 +497,8 @@ async def joining(varlog: Varlog, mcl: Client) -> None:
 
 
 async def three_nodes(entries: int) -> tuple[Varlog, Client, Client]:
-    """SN1 and SN3 have these entries, SN2 has no replica; and a client and the manager, which the test speaks for."""
+    """SN1 and SN3 have these entries, SN2 has no replica; and a client and the manager, whose messages the test
+    sends."""
     varlog = await Varlog(3).unmanaged()
     (spare,) = [node for node in varlog.nodes if node not in varlog.stream.replicas]
     varlog.call_in_order([varlog.stream.replicas[0], spare, varlog.stream.replicas[1]])
@@ -505,9 +508,9 @@ async def three_nodes(entries: int) -> tuple[Varlog, Client, Client]:
 
 
 def test_a_sync_is_polled_and_a_second_source_is_refused() -> None:
-    """001, "Sync", second diagram, R-SYNC-1, R-SYNC-2. The replica that lacks entries pulls them (decision 0009): so Sync
-    is asked of SN2 and names SN1, SyncReplicate is SN2's question to SN1, and what SN3 is told when it comes second,
-    ErrAlreadySync, is told to the manager that names SN3. Only a SEALED replica is a source."""
+    """001, "Sync", second diagram, R-SYNC-1, R-SYNC-2. The replica that lacks entries pulls them (decision 0009): so
+    Sync is sent to SN2 and names SN1, SyncReplicate is SN2's request to SN1, and the error that SN3 gets when it comes
+    second, ErrAlreadySync, is sent to the manager that names SN3. Only a SEALED replica is a source."""
 
     async def story() -> None:
         varlog, _, mcl = await three_nodes(10)
@@ -546,12 +549,12 @@ def test_a_sync_is_polled_and_a_second_source_is_refused() -> None:
             """,
         )
 
-    told(story)
+    run_story(story)
 
 
 def test_only_a_sealed_replica_is_the_source_of_a_sync() -> None:
-    """001: "SEALED 상태가 아닌 LS는 Sync RPC를 수행할 수 없다", R-SYNC-2: neither one that runs nor one that is SEALING
-    hands out entries."""
+    """001: "SEALED 상태가 아닌 LS는 Sync RPC를 수행할 수 없다", R-SYNC-2: neither one that runs nor one that is SEALING sends
+    entries."""
 
     async def story() -> None:
         varlog, _, mcl = await three_nodes(10)
@@ -569,7 +572,7 @@ def test_only_a_sealed_replica_is_the_source_of_a_sync() -> None:
             await mcl.ask("SN3", CopyFrom(one, varlog.stream.epoch, LLSN(1)))
         assert varlog.take("MCL") == ["MCL -> SN3 CopyFrom e3 PreconditionFailed"]
 
-    told(story)
+    run_story(story)
 
 
 def test_the_manager_replaces_a_replica() -> None:
@@ -608,13 +611,13 @@ def test_the_manager_replaces_a_replica() -> None:
             b"%d" % number for number in range(10)
         ]
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("side", ["SN1", "SN2"])
 def test_a_sync_survives_a_crash_of_either_side(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """001: "Sync는 오래 걸릴 수 있는 작업", R-SYNC-3: whichever side crashes, it is continued where it stands, and not
-    begun again."""
+    """001: "Sync는 오래 걸릴 수 있는 작업", R-SYNC-3: whichever side crashes, it continues where it stopped, and does not start
+    again."""
     for module in (sync, copy_source):
         monkeypatch.setattr(module, "COPY_BYTES_MAX", 300)
 
@@ -647,17 +650,17 @@ def test_a_sync_survives_a_crash_of_either_side(side: str, monkeypatch: pytest.M
         assert asked[first] >= before > asked[0] == 1
         assert varlog.replica("SN2").committed_end == varlog.replica("SN1").committed_end == 11
 
-    told(story)
+    run_story(story)
 
 
 def test_a_sync_carries_trims() -> None:
-    """R-SYNC-3: what was trimmed while a replica was not there does not come back with it."""
+    """R-SYNC-3: what was trimmed while a replica was away does not come back with it."""
 
     async def story() -> None:
         varlog, cl, mcl = await three_nodes(10)
         varlog.fail("SN2")
         await cl.do(cl.log.trim(5))
-        varlog.cut("MR", "SN2")  # nobody but SN1 can tell it of the trim
+        varlog.cut("MR", "SN2")  # only SN1 can send it the trim
         await varlog.boot("SN2")
         await joining(varlog, mcl)
         stream = varlog.stream
@@ -666,23 +669,23 @@ def test_a_sync_carries_trims() -> None:
         await mcl.ask("SN2", SyncReplica(stream.log_stream, stream.epoch, varlog.address("SN1")))
         await varlog.wait(lambda: varlog.replica("SN2").committed_end == 11)
         assert varlog.replica("SN2").low_watermark == 5
-        varlog.network.reunite()  # a storage node that has started serves no read before the repository has told it the tail
+        varlog.network.reunite()  # a started storage node serves no read before the repository has sent it the tail
         await varlog.wait(lambda: varlog.said("MR -> SN2 OpenSession ok"))
         await varlog.wait(lambda: varlog.said("MR -> SN2 Commits"))
         await asyncio.sleep(1)
         with pytest.raises(Trimmed):
             await cl.ask("SN2", Fetch(stream.log_stream, LLSN(5)))
 
-    told(story)
+    run_story(story)
 
 
 # --- Unseal -----------------------------------------------------------------------------------------------------------
 
 
 def test_unseal() -> None:
-    """001, "Unseal", R-UNSEAL-1: every replica, then the repository, and each says its state. The primary, which is drawn
-    first, comes last of the replicas: it opens its connections to the backups, which must run by then, and refuses to run
-    before. An append in between is ordered when the repository is unsealed."""
+    """001, "Unseal", R-UNSEAL-1: every replica, then the repository, and each replies with its state. The primary,
+    which is drawn first, comes last of the replicas: it opens its connections to the backups, which must run by then,
+    and refuses to run before. An append in between is ordered when the repository is unsealed."""
 
     async def story() -> None:
         varlog = await Varlog(2).unmanaged()
@@ -718,7 +721,7 @@ def test_unseal() -> None:
         )
         assert (await between)[0] == AppendReply(GLSN(4), LLSN(4))
 
-    told(story)
+    run_story(story)
 
 
 def test_a_replica_that_lacks_entries_is_not_unsealed() -> None:
@@ -735,4 +738,4 @@ def test_a_replica_that_lacks_entries_is_not_unsealed() -> None:
             await mcl.ask("SN2", UnsealReplica(stream.log_stream, stream.epoch, replicas))
         assert varlog.replica("SN2").state is ReplicaState.SEALING
 
-    told(story)
+    run_story(story)

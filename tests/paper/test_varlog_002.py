@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from tests.paper.cluster import told
+from tests.paper.cluster import run_story
 from tests.paper.executor import (
     EQUAL,
     FORMER,
@@ -56,10 +56,10 @@ STATES = (START, *(state.name for state in (ReplicaState.RUNNING, ReplicaState.S
 # --- Operations -------------------------------------------------------------------------------------------------------
 
 
-def test_the_operations_that_a_storage_node_is_managed_by() -> None:
-    """002, "Management in StorageNode": AddLogStream makes an executor and its data, RemoveLogStream deletes both. Seal,
-    Unseal and Sync are below. An executor is not made twice, nor over data that is there (R-SN-6), and what was removed is
-    unknown."""
+def test_the_management_operations_of_a_storage_node() -> None:
+    """002, "Management in StorageNode": AddLogStream creates an executor and its data, RemoveLogStream deletes both.
+    Seal, Unseal and Sync are below. An executor is not created twice, nor over existing data (R-SN-6), and what was
+    removed is unknown."""
 
     async def story() -> None:
         varlog = Varlog(1)
@@ -78,7 +78,7 @@ def test_the_operations_that_a_storage_node_is_managed_by() -> None:
         with pytest.raises(UnknownLogStream):
             await mcl.ask("SN1", SealReplica(one, Epoch(1), LLSN(1)))
 
-    told(story)
+    run_story(story)
 
 
 def test_a_storage_node_has_an_executor_for_every_log_stream() -> None:
@@ -97,13 +97,13 @@ def test_a_storage_node_has_an_executor_for_every_log_stream() -> None:
             ]
         await executor.cl.do(executor.cl.log.append(b"other", log_stream=2))
 
-    told(story)
+    run_story(story)
 
 
 # --- State diagram ----------------------------------------------------------------------------------------------------
 
 
-def test_the_diagram_is_the_one_of_000_but_for_its_start() -> None:
+def test_the_diagram_is_the_one_of_000_except_for_its_start() -> None:
     """002 draws what 000, which is newer, replaces: there an executor starts RUNNING, here SEALING (R-SN-8). All other
     arrows are the same, and `test_varlog_000.py` follows each of them."""
     former, proposed = set(arrows(FORMER)), set(arrows(PROPOSED))
@@ -118,9 +118,9 @@ def undrawn() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("begin", "end"), undrawn())
-def test_where_there_is_no_arrow_there_is_no_way(begin: str, end: str) -> None:
+def test_there_is_no_transition_without_an_arrow(begin: str, end: str) -> None:
     """002, "State diagram of LogStreamExecutor", R-SEAL-1: from the start to RUNNING or SEALED, and from SEALING to
-    RUNNING, by Unseal or a restart; from SEALED to SEALING by a Seal that asks for more than the epoch was sealed with,
+    RUNNING, by Unseal or a restart; from SEALED to SEALING by a Seal that names more than the epoch was sealed with,
     which freezes the replica."""
 
     async def story() -> None:
@@ -144,11 +144,11 @@ def test_where_there_is_no_arrow_there_is_no_way(begin: str, end: str) -> None:
             assert executor.state == "FROZEN"
         assert executor.state != end
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("state", STATES[1:])
-def test_the_same_again_changes_nothing(state: str) -> None:
+def test_a_repeated_request_changes_nothing(state: str) -> None:
     """001 repeats Seal and Unseal until every replica has answered: a Seal of a SEALING or SEALED one and an Unseal of a
     RUNNING one leave it where it is (R-SEAL-1)."""
 
@@ -163,13 +163,13 @@ def test_the_same_again_changes_nothing(state: str) -> None:
                 assert (await executor.seal()).state.name == state
         assert executor.state == state
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("state", STATES[1:])
-def test_appends_are_taken_by_a_running_executor_alone(state: str) -> None:
-    """002: "SEALING과 SEALED 상태에서는 Append 요청을 수행할 수 없으며", R-SEAL-1. SN2 is a backup: when it runs it names
-    the reason."""
+def test_only_a_running_executor_accepts_appends(state: str) -> None:
+    """002: "SEALING과 SEALED 상태에서는 Append 요청을 수행할 수 없으며", R-SEAL-1. SN2 is a backup: when it runs it names the
+    reason."""
 
     async def story() -> None:
         executor = await Executor.at(state, behind=state == "SEALING")
@@ -179,12 +179,12 @@ def test_appends_are_taken_by_a_running_executor_alone(state: str) -> None:
             answer, _ = await executor.cl.ask("SN1", Append(executor.log_stream), batch(b"entry"))
             assert answer == AppendReply(GLSN(4), LLSN(4))
 
-    told(story)
+    run_story(story)
 
 
 def test_an_epoch_that_was_opened_is_not_sealed_again() -> None:
-    """002 knows no epochs: a Seal that was delayed on its way would cut what was acknowledged since (decision 0003). It is
-    refused, and so is an Unseal of an older epoch; also after a restart."""
+    """002 knows no epochs: a delayed Seal would cut what was acknowledged since (decision 0003). It is refused, and so
+    is an Unseal of an older epoch; also after a restart."""
 
     async def story() -> None:
         executor = await Executor.at("SEALED")
@@ -201,11 +201,11 @@ def test_an_epoch_that_was_opened_is_not_sealed_again() -> None:
             await executor.varlog.boot("SN2")
         assert executor.varlog.replica("SN2").opened
 
-    told(story)
+    run_story(story)
 
 
 def test_a_replica_that_left_and_comes_back_is_sealing_again() -> None:
-    """Not drawn: SN2, SEALED, is taken out of the log stream, which runs without it; when it is taken in again it lacks
+    """Not drawn: SN2, SEALED, is removed from the log stream, which runs without it; when it is added again it lacks
     entries, and a Seal in that newer epoch makes it SEALING (R-REG-6)."""
 
     async def story() -> None:
@@ -223,7 +223,7 @@ def test_a_replica_that_left_and_comes_back_is_sealing_again() -> None:
         answer = await executor.seal("SN2")
         assert (answer.state, answer.committed_end, varlog.stream.sealed_end) == (ReplicaState.SEALING, 4, 6)
 
-    told(story)
+    run_story(story)
 
 
 # --- Seal -------------------------------------------------------------------------------------------------------------
@@ -244,12 +244,12 @@ def test_seal_answers_with_state_and_position(event: str, state: str, end: int) 
         ]
         assert executor.varlog.replica("SN2").high_watermark == end - 1
 
-    told(story)
+    run_story(story)
 
 
 def test_a_seal_below_what_is_committed_freezes_the_replica(caplog: pytest.LogCaptureFixture) -> None:
-    """002, "Seal", 1.: localHWM > lastCommittedGLSN is a panic there. Here the replica refuses, is frozen with its files as
-    they are, and says so; the storage node and its other executors continue (R-SEAL-4, decision 0021)."""
+    """002, "Seal", 1.: localHWM > lastCommittedGLSN is a panic there. Here the replica refuses, is frozen with its
+    files as they are, and reports it; the storage node and its other executors continue (R-SEAL-4, decision 0021)."""
 
     async def story() -> None:
         executor = await Executor.at("RUNNING", streams=2)
@@ -270,15 +270,15 @@ def test_a_seal_below_what_is_committed_freezes_the_replica(caplog: pytest.LogCa
         await executor.cl.do(executor.cl.log.append(b"other", log_stream=2))
 
     with caplog.at_level(logging.CRITICAL, "varlog"):
-        told(story)
+        run_story(story)
     assert "replica frozen" in caplog.text
 
 
 def test_a_seal_answers_waiting_appends_and_deletes_what_is_not_committed() -> None:
-    """002, "Seal", 3., R-SEAL-5. Two appends wait at the primary: the repository has ordered the first, which SN1 has not
-    heard of, and never the second. While SN1 is SEALING both wait. The first succeeds when its order comes. On SEALED the
-    second fails, its entry is deleted (002: "lastCommittedLLSN 보다 큰 로그 삭제"), and does not come back when everything
-    restarts: its place is given to another."""
+    """002, "Seal", 3., R-SEAL-5. Two appends wait at the primary: the repository has ordered the first, which SN1 does
+    not know yet, and never the second. While SN1 is SEALING both wait. The first succeeds when its order comes. On
+    SEALED the second fails, its entry is deleted (002: "lastCommittedLLSN 보다 큰 로그 삭제"), and does not come back when
+    everything restarts: its place is assigned to another."""
 
     async def story() -> None:
         executor = await Executor.at("RUNNING")
@@ -315,13 +315,13 @@ def test_a_seal_answers_waiting_appends_and_deletes_what_is_not_committed() -> N
         assert (await cl.do(cl.log.append(b"another", log_stream=one))).llsn == 5
         assert [entry.data async for entry in cl.log.subscribe(4, 6)] == [b"ordered", b"another"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_commit_beyond_the_sealed_position_is_an_inconsistency(caplog: pytest.LogCaptureFixture) -> None:
-    """002: "LastCommittedGLSN보다 큰 로그 위치의 Commit 요청이 왔다면 … data consistency에 문제가 발생했다", R-SEAL-7: a
-    repository, by hand, that has sealed a replica and then orders more of the epoch that is over is not believed, and the
-    replica is frozen."""
+    """002: "LastCommittedGLSN보다 큰 로그 위치의 Commit 요청이 왔다면 … data consistency에 문제가 발생했다", R-SEAL-7:
+    a repository, by hand,
+    that has sealed a replica and then orders more of the epoch that is over is refused, and the replica is frozen."""
 
     async def story() -> None:
         executor = await Executor.at("SEALED")
@@ -341,7 +341,7 @@ def test_a_commit_beyond_the_sealed_position_is_an_inconsistency(caplog: pytest.
         assert frozen.committed_end == 4
 
     with caplog.at_level(logging.CRITICAL, "varlog"):
-        told(story)
+        run_story(story)
     assert "replica frozen" in caplog.text
 
 
@@ -349,9 +349,9 @@ def test_a_commit_beyond_the_sealed_position_is_an_inconsistency(caplog: pytest.
 
 
 def test_a1_sync_a2() -> None:
-    """002, "Sync", R-SYNC-1: A1 has everything that was confirmed, A2 was added and has nothing. Asked again and again, the
-    sync, which A2 does by itself (decision 0009), tells how far it is: SYNC_INPROGRESS, SYNC_COMPLETE; or why it failed,
-    which 002 does not have."""
+    """002, "Sync", R-SYNC-1: A1 has everything that was confirmed, A2 was added and has nothing. The sync, which A2
+    runs on its own (decision 0009), reports its progress each time it is asked: SYNC_INPROGRESS, SYNC_COMPLETE; or why
+    it failed, which 002 does not have."""
 
     async def story() -> None:
         varlog = await Varlog(2, replicas=1).unmanaged()
@@ -392,4 +392,4 @@ def test_a1_sync_a2() -> None:
         answer, _ = await mcl.ask("SN2", SealReplica(one, epoch, end))
         assert answer == ReplicaStateReply(ReplicaState.SEALED, end)
 
-    told(story)
+    run_story(story)

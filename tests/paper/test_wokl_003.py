@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.paper.wokl import Wokl, told
+from tests.paper.wokl import Wokl, run_story
 from varlog.model.cluster import Grouping
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -31,7 +31,7 @@ from varlog.rpc.messages import FillUnit, Message, NextTokens, ReadUnit, SealUni
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_log_stream_positions_go_round_the_log_streams() -> None:
+def test_positions_rotate_over_the_log_streams() -> None:
     """003, "GLSN address space": of 1 … 10 log stream 1 has the odd ones and log stream 2 the even ones."""
 
     async def story() -> None:
@@ -44,11 +44,12 @@ def test_log_stream_positions_go_round_the_log_streams() -> None:
         assert [position.glsn for position in at if position.log_stream == two] == [2, 4, 6, 8, 10]
         assert [position.llsn for position in at] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
-    told(story)
+    run_story(story)
 
 
 def test_figure_a_storage_nodes_form_a_replica_group() -> None:
-    """Every log stream of the group is on all its nodes, and each node is the head of one: their arrows go different ways."""
+    """Every log stream of the group is on all its nodes, and each node is the head of one: their arrows go different
+    ways."""
 
     async def story() -> None:
         wokl = await Wokl(3, streams=3, grouping=Grouping.NODE).drawn()
@@ -56,7 +57,7 @@ def test_figure_a_storage_nodes_form_a_replica_group() -> None:
         assert {frozenset(chain.nodes) for chain in chains} == {frozenset(wokl.nodes)}
         assert {chain.head for chain in chains} == set(wokl.nodes)
 
-    told(story)
+    run_story(story)
 
 
 def test_figure_a_with_six_nodes_has_two_replica_groups() -> None:
@@ -66,7 +67,7 @@ def test_figure_a_with_six_nodes_has_two_replica_groups() -> None:
         assert sorted(map(len, groups)) == [3, 3]
         assert not frozenset.intersection(*groups)
 
-    told(story)
+    run_story(story)
 
 
 def test_figure_b_log_streams_form_a_replica_group() -> None:
@@ -79,7 +80,7 @@ def test_figure_b_log_streams_form_a_replica_group() -> None:
         assert len(set(groups)) > 1
         assert frozenset.union(*groups) == frozenset(wokl.nodes)
 
-    told(story)
+    run_story(story)
 
 
 # --- Read, append, fill, seal -----------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def test_read() -> None:
         with pytest.raises(NotWritten):
             await cl.ask("SN1", ReadUnit(stream, Epoch(1), LLSN(2)))
 
-    told(story)
+    run_story(story)
 
 
 def test_append() -> None:
@@ -124,12 +125,12 @@ def test_append() -> None:
             await cl.ask("SN1", FillUnit(stream, Epoch(1), LLSN(2)))
         assert bytes(first) != bytes(second)
 
-    told(story)
+    run_story(story)
 
 
 def test_fill() -> None:
-    """003, "Fill": a node reacts as to an append; the entry of a slow appender then has to go elsewhere (R-SEQ-7). Meanwhile it
-    looks (`list`) whether the position that it gives up still has to be filled."""
+    """003, "Fill": a node reacts as to an append; the entry of a slow appender then has to go elsewhere (R-SEQ-7). In
+    the meantime it checks (`list`) whether the position that it abandons still has to be filled."""
 
     async def story() -> None:
         wokl = await Wokl(1).drawn()
@@ -156,11 +157,11 @@ def test_fill() -> None:
             await cl.do(cl.log.read(1))
         assert [entry.glsn async for entry in cl.log.subscribe(1, 3)] == [2]
 
-    told(story)
+    run_story(story)
 
 
 def test_seal_is_answered_with_the_newest_position_and_fences_older_epochs() -> None:
-    """003, "Seal", R-SEQ-9: the epoch rises, and nothing of an older one is taken any more."""
+    """003, "Seal", R-SEQ-9: the epoch rises, and nothing of an older one is accepted any more."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -175,12 +176,13 @@ def test_seal_is_answered_with_the_newest_position_and_fences_older_epochs() -> 
             await cl.ask("SN1", SealUnit(stream, Epoch(1)))
         assert wokl.epochs("SN1", "SN2") == [2, 1]
 
-    told(story)
+    run_story(story)
 
 
 def test_one_sealed_node_of_a_replica_group_is_enough_to_end_the_epoch() -> None:
-    """003, "seal에 대한 응답은 … 하나에게서만이라도": an append with the old epoch fails at the node that is sealed. Here nobody
-    proposes the projection that the seal was for, as if he had died: whoever meets it goes through the reconfiguration himself."""
+    """003, "seal에 대한 응답은 … 하나에게서만이라도": an append with the old epoch fails at the node that is sealed. Here the
+    projection that the seal was for is never proposed, as if its proposer had died: the next client that meets the seal
+    completes the reconfiguration."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -202,12 +204,12 @@ def test_one_sealed_node_of_a_replica_group_is_enough_to_end_the_epoch() -> None
         ]
         assert (wokl.chain(), wokl.epoch) == ("SN1->SN2", 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_trim() -> None:
-    """003, "Trim", R-TRIM-1: everything at or below a position is deleted, on every node. The sequencer says that there is so
-    much."""
+    """003, "Trim", R-TRIM-1: everything at or below a position is deleted, on every node. The sequencer confirms that
+    the log is that long."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -221,7 +223,7 @@ def test_trim() -> None:
             await cl.do(cl.log.read(2))
         assert (await cl.do(cl.log.read(3))).data == b"3"
 
-    told(story)
+    run_story(story)
 
 
 # --- Cluster creation -------------------------------------------------------------------------------------------------
@@ -252,19 +254,20 @@ def test_cluster_creation() -> None:
         cl = await wokl.client("CL")
         assert (await cl.do(cl.log.tail()), (await cl.do(cl.log.append(b"first"))).glsn) == (0, 1)
 
-    told(story)
+    run_story(story)
 
 
 # --- Append / read failure --------------------------------------------------------------------------------------------
 
 
 def test_append_and_read_failure_with_two_clients() -> None:
-    """003, "Append / Read Failure", the first diagram. Two log streams, each with another head: client 1 needs storage node 1 as a
-    head, client 2 as a tail. After the reconfiguration client 1 goes on with the position it has: 003 leaves open whether it
-    asks for another one (its second `next`), 004 decides that the append is resumed (R-SEQ-10).
+    """003, "Append / Read Failure", the first diagram. Two log streams, each with another head: client 1 needs storage
+    node 1 as a head, client 2 as a tail. After the reconfiguration client 1 continues with the position it has: 003
+    leaves open whether it asks for another one (its second `next`), 004 decides that the append is resumed (R-SEQ-10).
 
-    Client 2 has not heard of it, and fails at storage node 1. What is drawn as its two seals is saved: before it seals anybody it
-    asks the repository whether somebody else has, renews its projection, and reads. The next test is as drawn."""
+    Client 2 does not know of it, and fails at storage node 1. Its two drawn seals are saved: before it seals any node
+    it asks the repository whether another process has, renews its projection, and reads. The next test is as drawn.
+    """
 
     async def story() -> None:
         wokl = await Wokl(2, streams=2, grouping=Grouping.NODE).drawn()
@@ -297,12 +300,13 @@ def test_append_and_read_failure_with_two_clients() -> None:
             f"CL2 -> SN2 read e2 ls{two} ok",
         ]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_second_reconfiguration_from_the_same_epoch_is_harmless() -> None:
-    """The same diagram, with the seals of client 2 as drawn. It seals with the epoch that client 1 sealed with, which changes
-    nothing; that its own is over it learns from the repository, which takes one proposal of each epoch (R-SEQ-3)."""
+    """The same diagram, with the seals of client 2 as drawn. It seals with the epoch that client 1 sealed with, which
+    changes nothing; it learns that its own is over from the repository, which accepts one proposal per epoch
+    (R-SEQ-3)."""
 
     async def story() -> None:
         wokl = await Wokl(2, streams=2, grouping=Grouping.NODE).drawn()
@@ -330,11 +334,11 @@ def test_a_second_reconfiguration_from_the_same_epoch_is_harmless() -> None:
         ]
         assert wokl.epoch == 2
 
-    told(story)
+    run_story(story)
 
 
 def test_a_client_that_missed_a_reconfiguration_learns_of_it_by_stale_epoch() -> None:
-    """R-SEQ-11: it asks a node that is in a newer epoch, renews its projection, and goes on."""
+    """R-SEQ-11: it asks a node that is in a newer epoch, renews its projection, and continues."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()
@@ -349,11 +353,11 @@ def test_a_client_that_missed_a_reconfiguration_learns_of_it_by_stale_epoch() ->
             "CL2 -> SN3 read e2 ok",
         ]
 
-    told(story)
+    run_story(story)
 
 
-def test_a_sequencer_tells_a_client_that_missed_a_reconfiguration() -> None:
-    """R-SEQ-11: it gives no position in an epoch that it knows to be over."""
+def test_a_sequencer_refuses_a_client_that_missed_a_reconfiguration() -> None:
+    """R-SEQ-11: it assigns no position in an epoch that it knows to be over."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()
@@ -371,14 +375,14 @@ def test_a_sequencer_tells_a_client_that_missed_a_reconfiguration() -> None:
             "CL2 -> SN3 write e2 ok",
         ]
 
-    told(story)
+    run_story(story)
 
 
 def test_recovery_by_a_reader() -> None:
-    """The second diagram, first half: client 1 dies after storage node 1 has the entry. Client 2 finds nothing at the tail, reads
-    the head, and writes what it found down the chain (R-SEQ-8). Before that it asks the sequencer whether the position was given at
-    all (`tail`), and waits a moment at the tail of the chain (`wait`): most often the appender is only slow. In the end it
-    reads as it wanted to."""
+    """The second diagram, first half: client 1 dies after storage node 1 has the entry. Client 2 finds nothing at the
+    tail, reads the head, and writes what it found down the chain (R-SEQ-8). Before that it asks the sequencer whether
+    the position was assigned at all (`tail`), and waits a moment at the tail of the chain (`wait`): most often the
+    appender is only slow. In the end it reads as intended."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -404,11 +408,11 @@ def test_recovery_by_a_reader() -> None:
         assert (await cl2.do(cl2.log.read(1))).data == b"half"
         assert wokl.transcript.take() == ["CL2 -> SN2 read e1 ok"]
 
-    told(story)
+    run_story(story)
 
 
-def test_recovery_by_a_reader_of_what_was_only_slow() -> None:
-    """The same, but client 1 lives: its write comes late, finds the very same bytes, and is as good as done (R-SEQ-5)."""
+def test_recovery_by_a_reader_of_an_append_that_was_only_slow() -> None:
+    """The same, but client 1 lives: its write comes late, finds the very same bytes, and counts as done (R-SEQ-5)."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -431,13 +435,13 @@ def test_recovery_by_a_reader_of_what_was_only_slow() -> None:
         ]
         assert [entry.data async for entry in cl2.log.subscribe(1, 2)] == [b"slow"]
 
-    told(story)
+    run_story(story)
 
 
 def test_junk_filling() -> None:
-    """The second diagram, second half: client 1 dies before it has written anything. Client 2 finds nothing at the head either, and
-    fills the position with junk, along the chain (R-SEQ-7, R-SEQ-8), having seen how far the hole goes (`list`). Readers pass over
-    it."""
+    """The second diagram, second half: client 1 dies before it has written anything. Client 2 finds nothing at the head
+    either, and fills the position with junk, along the chain (R-SEQ-7, R-SEQ-8), having seen how far the hole goes
+    (`list`). Readers skip it."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -462,11 +466,12 @@ def test_junk_filling() -> None:
         at = await cl2.do(cl2.log.append(b"next"))
         assert [entry.position async for entry in cl2.log.subscribe(1, at.glsn + 1)] == [at]
 
-    told(story)
+    run_story(story)
 
 
 def test_the_sequencer_is_lost_and_the_next_one_starts_from_the_slow_tail() -> None:
-    """003, "Slow Log Tail Finding": seal all, take the largest position that anybody has; no position is given twice (R-SEQ-2)."""
+    """003, "Slow Log Tail Finding": seal all, use the largest position that any node has; no position is assigned twice
+    (R-SEQ-2)."""
 
     async def story() -> None:
         wokl = await Wokl(2).drawn()
@@ -493,7 +498,7 @@ def test_the_sequencer_is_lost_and_the_next_one_starts_from_the_slow_tail() -> N
         assert wokl.projection.begin == 6
         assert all(one < two for one, two in pairwise(given))
 
-    told(story)
+    run_story(story)
 
 
 # --- Storage node lease timeout ---------------------------------------------------------------------------------------
@@ -504,9 +509,9 @@ SLOW, FAST = 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX
 
 @pytest.mark.parametrize(("nodes", "repository"), [(1.0, 1.0), (SLOW, FAST), (FAST, SLOW)])
 def test_storage_node_lease_timeout(nodes: float, repository: float) -> None:
-    """003, "Storage Node Lease Timeout", R-SEQ-13: SN2, the tail, and client 1 are cut off together from everyone else, and each
-    takes the other for well. Before client 2 can go on without SN2, SN2 has stopped to answer: client 1 never sees the old world
-    beside the new. Whosever clock runs slow, and whosever fast."""
+    """003, "Storage Node Lease Timeout", R-SEQ-13: SN2, the tail, and client 1 are cut off together from all others,
+    and each considers the other healthy. Before client 2 can continue without SN2, SN2 has stopped answering: client 1
+    never sees the old state beside the new one. Whichever clock runs slow, and whichever runs fast."""
 
     async def story() -> None:
         wokl = Wokl(2)
@@ -533,7 +538,7 @@ def test_storage_node_lease_timeout(nodes: float, repository: float) -> None:
                 await asyncio.sleep(0.01)
 
         looking = cl1.start(look())
-        # Client 2 waits for nobody: it is the repository that waits, until SN2 can have no lease any more.
+        # Client 2 does not wait: the repository does, until SN2 can have no lease any more.
         await cl2.do(cl2.reconfigurer().run(wokl.view, wokl.projection.topic, Wish(), seal_s=0.1))
         done = loop.time()
         assert wokl.transcript.take("CL2") == [
@@ -550,10 +555,10 @@ def test_storage_node_lease_timeout(nodes: float, repository: float) -> None:
         assert {error for at, error in seen if at < begun + LEASE_S / 2} == {NotWritten.__name__}
         assert LEASE_S / 2 < done - begun < 10 * LEASE_S
 
-    told(story)
+    run_story(story)
 
 
-def test_a_sequencer_without_a_lease_gives_no_positions() -> None:
+def test_a_sequencer_without_a_lease_assigns_no_positions() -> None:
     async def story() -> None:
         wokl = await Wokl(2).drawn()
         cl = await wokl.client("CL")
@@ -564,4 +569,4 @@ def test_a_sequencer_without_a_lease_gives_no_positions() -> None:
         with pytest.raises(NoLease):
             await cl.ask("SQ", NextTokens(topic, Epoch(1), 1))
 
-    told(story)
+    run_story(story)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.paper.wokl import Wokl, told
+from tests.paper.wokl import Wokl, run_story
 from varlog.client.log import Log
 
 APPEND = ["CL -> SQ next e1 ok", "CL -> SN1 write e1 ok", "CL -> SN2 write e1 ok", "CL -> SN3 write e1 ok"]
@@ -33,7 +33,7 @@ def test_append_takes_four_round_trips() -> None:
             assert wokl.transcript.take() == APPEND
         assert [wokl.units(f"SN{n}")[0].newest for n in (1, 2, 3)] == [2, 2, 2]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_batch_of_many_entries_takes_the_same_four_round_trips() -> None:
@@ -46,7 +46,7 @@ def test_a_batch_of_many_entries_takes_the_same_four_round_trips() -> None:
         assert (run.first.glsn, run.last.glsn) == (1, 100)
         assert wokl.transcript.take() == APPEND
 
-    told(story)
+    run_story(story)
 
 
 def test_read_takes_one_round_trip_to_the_tail() -> None:
@@ -61,21 +61,22 @@ def test_read_takes_one_round_trip_to_the_tail() -> None:
             assert (await client.do(client.log.read(at.glsn))).data == b"entry"
             assert wokl.transcript.take() == [f"{client.name} -> SN3 read e1 ok"]
 
-    told(story)
+    run_story(story)
 
 
 @pytest.fixture(params=["killed", "silent"])
 def fail(request: pytest.FixtureRequest) -> Callable[[Wokl, str], None]:
-    """A storage node that refuses connections, and one of which nothing is heard: then the client decides after a while ("duration
-    to decide if SN1 fails")."""
+    """A storage node that refuses connections, and one that does not reply: then the client decides after a while
+    ("duration to decide if SN1 fails")."""
     return Wokl.fail if request.param == "killed" else Wokl.cut
 
 
 def test_the_head_of_the_chain_fails_twice_down_to_one_node(
     fail: Callable[[Wokl, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """004, "Chain의 Head가 Fail한 경우", R-SEQ-10. (a): SN1 fails, and the same append goes on with SN2->SN3. (b): SN2 fails.
-    (c): one replica is left, and that is said loudly. SN1, which is not in the chain any more in (b), is not asked again."""
+    """004, "Chain의 Head가 Fail한 경우", R-SEQ-10. (a): SN1 fails, and the same append continues with SN2->SN3. (b): SN2
+    fails. (c): one replica is left, and that is logged as a warning. SN1, which is not in the chain any more in (b), is
+    not asked again."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()
@@ -122,12 +123,12 @@ def test_the_head_of_the_chain_fails_twice_down_to_one_node(
         assert await cl.do(contents(cl.log)) == [(1, b"a"), (2, b"b"), (3, b"c")]
 
     with caplog.at_level(logging.WARNING, "varlog"):
-        told(story)
+        run_story(story)
 
 
 def test_the_tail_of_the_chain_fails_and_the_append_is_resumed(fail: Callable[[Wokl, str], None]) -> None:
-    """004, "Chain Tail이 Fail한 경우": SN1 and SN2 have the entry. After the reconfiguration the same bytes are written along the
-    new chain again, at the same position: whoever has them says so at once (R-SEQ-10)."""
+    """004, "Chain Tail이 Fail한 경우": SN1 and SN2 have the entry. After the reconfiguration the same bytes are written
+    along the new chain again, at the same position: a node that has them replies so immediately (R-SEQ-10)."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()
@@ -153,7 +154,7 @@ def test_the_tail_of_the_chain_fails_and_the_append_is_resumed(fail: Callable[[W
         assert wokl.transcript.take() == ["CL -> SN2 read e2 ok"]
         assert await cl.do(contents(cl.log)) == [(1, b"a")]
 
-    told(story)
+    run_story(story)
 
 
 def test_the_middle_of_the_chain_fails_and_the_append_is_resumed(fail: Callable[[Wokl, str], None]) -> None:
@@ -178,13 +179,13 @@ def test_the_middle_of_the_chain_fails_and_the_append_is_resumed(fail: Callable[
         ]
         assert (wokl.chain(), wokl.epoch) == ("SN1->SN3", 2)
 
-    told(story)
+    run_story(story)
 
 
-def test_with_the_chain_whole_but_the_tail_down_a_read_reconfigures(
+def test_a_read_reconfigures_a_complete_chain_whose_tail_is_down(
     fail: Callable[[Wokl, str], None],
 ) -> None:
-    """Two storage nodes may fail; reads go on with whoever is the tail then."""
+    """Two storage nodes may fail; reads continue with the present tail."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()
@@ -206,4 +207,4 @@ def test_with_the_chain_whole_but_the_tail_down_a_read_reconfigures(
         assert (await cl.do(cl.log.read(1))).data == b"a"
         assert wokl.transcript.take()[-1] == "CL -> SN1 read e3 ok"
 
-    told(story)
+    run_story(story)

@@ -1,14 +1,14 @@
 """Transcript: messages between participants and their outcomes, as text.
 
-It is a sequence diagram that can be compared. A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the
-answer; `×` is none, and a one-way message ends with its name. Every request is written down, as in the diagrams, with some
-liberties, so that one story has one transcript:
+It is a sequence diagram that can be compared. A line is `CL -> SN1 write e1 ok`: sender, receiver, message, epoch, and the
+reply; `×` is none, and a one-way message ends with its name. Every request is recorded, as in the diagrams, with some
+exceptions, so that one story has one transcript:
 
-- the question for a newer view (`projection`) is left out where there was none: clients have one waiting all the time
+- the request for a newer view (`projection`) is left out where there was none: clients always have one waiting
 - so is the hint to other clients that a node does not answer, which changes nothing, unless a diagram has it
-- one that is asked the same in vain several times in a row is told once: "duration to decide if SN1 fails"
-- what is asked of many at the same time (`who`, `seal`) is told in the order of their names
-- what is asked all the time (`polls`) is told the first time, and where it finds a trouble that it did not find the last time
+- a request that fails in the same way several times in a row is recorded once: "duration to decide if SN1 fails"
+- concurrent requests to several receivers (`who`, `seal`) are sorted by name
+- periodic requests (`polls`) are recorded the first time, and when they find a problem that they did not find the last time
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Line:
     epoch: int
     log_stream: int
     outcome: str = NO_ANSWER
-    alone: bool = True  # everything that was asked before was answered
-    over: bool = False  # it was answered, or nobody waits for an answer any more
+    alone: bool = True  # everything that was requested before was answered
+    over: bool = False  # it was answered, or no caller waits for an answer any more
     granted: bool = False  # it was answered, and not by an error
 
-    def told(self, *, streams: bool) -> str:
+    def text(self, *, streams: bool) -> str:
         where = f" ls{self.log_stream}" if streams and self.log_stream else ""
         epoch = f" e{self.epoch}" if self.epoch > 0 else ""
         return f"{self.who} -> {self.whom} {self.word}{epoch}{where} {self.outcome}".rstrip()
@@ -89,19 +89,19 @@ class Line:
 
 @dataclass
 class Transcript:
-    """`names`: what the diagram calls who is at an address. `streams`: whether lines name the log stream. `words`: what the
-    diagram calls messages; those without a word have our own name."""
+    """`names`: the diagram's name for the participant at an address. `streams`: whether lines name the log stream.
+    `words`: the diagram's names for messages; those without one have our own name."""
 
     names: dict[str, str] = field(default_factory=dict)
     streams: bool = False
     words: Mapping[type[Message], str] = field(default_factory=lambda: WORDS)
-    untold: tuple[type[Message], ...] = (GetView, Suspect)
+    unrecorded: tuple[type[Message], ...] = (GetView, Suspect)
     at_once: tuple[tuple[str, ...], ...] = (("who", "seal"),)
     polls: frozenset[str] = frozenset()
     lines: list[Line] = field(default_factory=list)
     hooks: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
-    known: dict[str, int] = field(default_factory=dict)  # the newest epoch that each has heard of
-    proposed: dict[str, int] = field(default_factory=dict)  # and the newest that each has made by itself
+    known: dict[str, int] = field(default_factory=dict)  # the newest epoch that each knows of
+    proposed: dict[str, int] = field(default_factory=dict)  # and the newest that each has proposed itself
     polled: dict[tuple[str, str, str], str] = field(default_factory=dict)  # the newest answer to each poll
 
     def at(self, begins: str, action: Callable[[], None]) -> None:
@@ -121,10 +121,10 @@ class Transcript:
             line.outcome, line.over = "", True
         if isinstance(request, ProposeProjection):
             self.proposed[line.who] = line.epoch
-        if not (isinstance(request, self.untold) or _is_report(request)):
+        if not (isinstance(request, self.unrecorded) or _is_report(request)):
             line.alone = all(before.outcome != NO_ANSWER for before in self.lines)
             self.lines.append(line)
-        for hook in [hook for hook in self.hooks if line.told(streams=self.streams).startswith(hook[0])]:
+        for hook in [hook for hook in self.hooks if line.text(streams=self.streams).startswith(hook[0])]:
             self.hooks.remove(hook)
             hook[1]()
         return line
@@ -134,8 +134,8 @@ class Transcript:
         newest = max(_epochs(answer), default=0)
         if newest > self.known.get(line.who, 0):
             self.known[line.who] = newest
-            heard = isinstance(answer, GetViewReply) and newest != self.proposed.get(line.who)
-            if heard and GetView in self.untold:
+            learnt = isinstance(answer, GetViewReply) and newest != self.proposed.get(line.who)
+            if learnt and GetView in self.unrecorded:
                 self.lines.append(line)
 
     def failed(self, line: Line, error: VarlogError) -> None:
@@ -144,21 +144,21 @@ class Transcript:
             del self.proposed[line.who]
 
     def take(self, *whos: str) -> list[str]:
-        """Everything since the last time, of these (none: of all)."""
+        """Everything since the last call, of these (none: of all)."""
         taken, self.lines = [line for line in self.lines if not whos or line.who in whos], []
-        told: list[str] = []
+        shown: list[str] = []
         kept = [line for line in taken if line.word not in self.polls or self._is_news(line)]
         for words, lines in groupby(kept, self._asked_with):
             for line in sorted(lines, key=partial(_by_name, words)) if words else lines:
-                text = line.told(streams=self.streams)
-                if line.granted or told[-1:] != [text]:
-                    told.append(text)
-        return told
+                text = line.text(streams=self.streams)
+                if line.granted or shown[-1:] != [text]:
+                    shown.append(text)
+        return shown
 
     def poll_again(self, *words: type[Message]) -> None:
-        """From now on these are polls, and the next one of every kind is told as the first one is."""
+        """From now on these are polls, and the next one of every kind is recorded like a first one."""
         self.polls |= {self.words.get(word, word.__name__) for word in words}
-        self.untold = tuple(kind for kind in self.untold if kind not in words)
+        self.unrecorded = tuple(kind for kind in self.unrecorded if kind not in words)
         self.polled.clear()
 
     def _asked_with(self, line: Line) -> tuple[str, ...]:
@@ -178,7 +178,8 @@ class Transcript:
 
 
 def _is_report(request: Message) -> bool:
-    """A client says which of its batches have ended. Nothing waits for that, and the diagrams do not have it (decision 23)."""
+    """A client reports which of its batches have ended. Nothing waits for that, and the diagrams do not have it
+    (decision 23)."""
     return (
         isinstance(request, NextTokens) and request.count == 0 and bool(request.written or request.given_up)
     )
@@ -189,7 +190,7 @@ def _by_name(words: tuple[str, ...], line: Line) -> tuple[int, int, str]:
 
 
 def _outcome(answer: Message) -> str:
-    """What the diagrams show of an answer: the state, and the position of the last entry of the log stream."""
+    """What the diagrams show of a reply: the state, and the position of the last entry of the log stream."""
     match answer:
         case ReplicaStateReply():
             return f"{answer.state.name} {answer.committed_end - 1}"
@@ -220,26 +221,25 @@ def _epoch(request: Message) -> int:
     return getattr(request, "epoch", 0)
 
 
-class ToldTransport:
-    """The network of one participant, at an address or with a name: what it says, and what comes unasked, is written down.
-
-    `late`: it is believed in a connection until the first request over it, so that one to a process that is not there is written
-    down as well."""
+class RecordedTransport:
+    """The network of one participant, at an address or with a name: its messages, and those that come unsolicited, are
+    recorded. `late`: a connection is assumed until the first request over it, so that one to a process that does not
+    run is recorded as well."""
 
     def __init__(self, who: str, transport: Transport, transcript: Transcript, *, late: bool = True) -> None:
         self._who = who
         self._late = late
         self._transport = transport
         self.transcript = transcript
-        self.watches = True  # False: it hears of no new view unless it asks
-        self.slow_s = 0.0  # how long a write is on its way
+        self.watches = True  # False: it learns of no new view unless it asks
+        self.slow_s = 0.0  # how long a write is in flight
 
     @property
     def corrupt_frames(self) -> int:
         return self._transport.corrupt_frames
 
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
-        connection = ToldConnection(self, address, self._hearing(address, handler))
+        connection = RecordedConnection(self, address, self._receiving(address, handler))
         if not self._late:
             await connection.dial(timeout_s)
         return connection
@@ -256,21 +256,21 @@ class ToldTransport:
     def line(self, address: str, request: Message, *, oneway: bool = False) -> Line:
         return self.transcript.request(self._who, address, request, oneway=oneway)
 
-    def _hearing(self, address: str, handler: Handler | None) -> Handler | None:
+    def _receiving(self, address: str, handler: Handler | None) -> Handler | None:
         if handler is None:
             return None
 
-        def hear(call: Call | None, message: Message, payload: bytearray) -> None:
+        def receive(call: Call | None, message: Message, payload: bytearray) -> None:
             self.transcript.request(address, self._who, message, oneway=True)
             handler(call, message, payload)
 
-        return hear
+        return receive
 
 
-class ToldConnection:
+class RecordedConnection:
     """A connection of a participant, dialled at the latest with its first request."""
 
-    def __init__(self, transport: ToldTransport, address: str, handler: Handler | None) -> None:
+    def __init__(self, transport: RecordedTransport, address: str, handler: Handler | None) -> None:
         self._transport = transport
         self._address = address
         self._handler = handler
@@ -318,7 +318,7 @@ class ToldConnection:
                     raise
                 self._inner.on_close(self._end)
         if self._inner is None:
-            raise ConnectionLost(f"{self._address} is not there", sent=False)
+            raise ConnectionLost(f"{self._address} does not run", sent=False)
         return self._inner
 
     def send(self, message: Message, payload: Buffer = b"") -> None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from difflib import ndiff
 from typing import Any, Final
 
-from tests.paper.cluster import TOPIC, PaperCluster, node_address, told
-from tests.paper.transcript import ToldTransport, Transcript
+from tests.paper.cluster import TOPIC, PaperCluster, node_address, run_story
+from tests.paper.transcript import RecordedTransport, Transcript
 from varlog.manager.config import ManagerConfig
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID
@@ -47,9 +47,9 @@ from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.host import SimService
 
-__all__ = ["OURS", "Varlog", "check_drawn", "of", "told"]
+__all__ = ["OURS", "Varlog", "check_drawn", "of", "run_story"]
 
-# What the documents call a message, by who gets it, and what it is here. One that answers for the other way round says why.
+# What the documents call a message, by its receiver, and what it is here. One that goes the other way says why.
 OURS: Final[dict[str, tuple[type[Message], ...]]] = {
     "SN GetStorageNodeID": (GetNodeStatus,),
     "SN GetInfo": (GetNodeStatus,),
@@ -89,13 +89,13 @@ def check_drawn(said: Iterable[str], table: str) -> None:
 
 
 def of(said: Iterable[str], who: str) -> list[str]:
-    """What one participant said: the diagrams draw what is done at the same time in one of many orders."""
+    """The messages of one participant: the diagrams draw concurrent ones in one of many orders."""
     return [line for line in said if line.startswith(f"{who} -> ")]
 
 
 class Varlog(PaperCluster):
     """`nodes` storage nodes and a topic of `streams` log streams with `replicas` replicas each. `settings` are the
-    manager's; of the storage nodes each has `node_settings`. Not `registered`: the manager is told of no node."""
+    manager's; of the storage nodes each has `node_settings`. Not `registered`: the manager knows no node."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Varlog(PaperCluster):
         self.node_settings = node_settings or {}
         transcript = Transcript(
             words={},
-            untold=(GetView, KeepView),
+            unrecorded=(GetView, KeepView),
             at_once=tuple((kind.__name__,) for kind in (AddLogStream, GetNodeStatus, SealReplica)),
             polls=frozenset({GetNodeStatus.__name__}),
         )
@@ -142,7 +142,7 @@ class Varlog(PaperCluster):
         return self
 
     async def unmanaged(self) -> Varlog:
-        """The same, and the manager has left: the test speaks for it."""
+        """The same, and the manager has left: the test sends its messages."""
         await self.drawn()
         await self.manager.stop()
         self.transcript.at_once = ()
@@ -152,15 +152,15 @@ class Varlog(PaperCluster):
     # --- While it is drawn --------------------------------------------------------------------------------------------
 
     def take(self, *whos: str, words: Iterable[type[Message]] = ()) -> list[str]:
-        """What was said since the last time, by these, and (if words are given) only in these words."""
+        """The messages since the last call, of these participants, and (if words are given) only with these words."""
         names = [word.__name__ for word in words]
         said = self.transcript.take(*whos)
         return [line for line in said if not names or line.split()[3] in names]
 
     def said(self, text: str) -> bool:
-        """Whether this is among what was said since it was last taken, with its answer."""
+        """Whether this message is among those since the last call, with its answer."""
         return any(
-            line.over and line.told(streams=self.transcript.streams) == text for line in self.transcript.lines
+            line.over and line.text(streams=self.transcript.streams) == text for line in self.transcript.lines
         )
 
     def all_run(self) -> bool:
@@ -183,7 +183,7 @@ class Varlog(PaperCluster):
         return self.view.streams[0]
 
     def replica(self, name: str, log_stream: LogStreamID | None = None) -> ReplicaStatus:
-        """What SN1, SN2 … says of its replica of a log stream (none given: the first one)."""
+        """The status of SN1's, SN2's … replica of a log stream (none given: the first one)."""
         wanted = self.stream.log_stream if log_stream is None else log_stream
         return next(
             found for found in self.storage_node(name).status().replicas if found.log_stream == wanted
@@ -197,7 +197,7 @@ class Varlog(PaperCluster):
 
     def _node(self, number: int) -> Callable[[Environment, Transport], SimService]:
         def make(environment: Environment, transport: Transport) -> SimService:
-            network = ToldTransport(node_address(number), transport, self.transcript, late=False)
+            network = RecordedTransport(node_address(number), transport, self.transcript, late=False)
             return StorageNodeServer(self._node_config(number), environment, network)
 
         return make
@@ -206,7 +206,7 @@ class Varlog(PaperCluster):
         return replace(super()._node_config(number), scrub_bytes_per_s=0, **self.node_settings)
 
     def _make_repository(self, environment: Environment, transport: Transport) -> SimService:
-        network = ToldTransport("MR", transport, self.transcript, late=False)
+        network = RecordedTransport("MR", transport, self.transcript, late=False)
         return super()._make_repository(environment, network)
 
     def _manager_config(self) -> ManagerConfig:

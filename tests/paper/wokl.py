@@ -5,7 +5,7 @@ The manager (MCL) creates the topic and then leaves: what happens afterwards is 
 
 from __future__ import annotations
 
-from tests.paper.cluster import CLUSTER, REPOSITORY, TOPIC, PaperCluster, told
+from tests.paper.cluster import CLUSTER, REPOSITORY, TOPIC, PaperCluster, run_story
 from tests.paper.transcript import Transcript
 from varlog.model.cluster import Grouping, Ordering
 from varlog.model.ids import LogStreamID
@@ -16,13 +16,13 @@ from varlog.runtime.environment import Environment
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.testing.sim.core.host import Host, SimService
 
-__all__ = ["Wokl", "told"]
+__all__ = ["Wokl", "run_story"]
 
 SEQUENCER = "sq:7102"
 
 
 class Wokl(PaperCluster):
-    """`nodes` storage nodes, on all of which a log stream is, unless there are fewer `replicas`."""
+    """`nodes` storage nodes; a log stream is on all of them, unless there are fewer `replicas`."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Wokl(PaperCluster):
         )
 
     async def drawn(self) -> Wokl:
-        """As every diagram but that of the creation begins: epoch 1, everyone in it, SN1 the head of the first chain, and
-        nobody but clients does anything."""
+        """As every diagram but that of the creation begins: epoch 1, every process in it, SN1 the head of the first
+        chain, and only clients act."""
         await self.start()
         await self.create()
         await self.wait(lambda: all(self.node(node).status().leased for node in self.nodes))
