@@ -69,7 +69,7 @@ class Comparison:
         return self.after / self.before
 
     @property
-    def told(self) -> str:
+    def outcome(self) -> str:
         """Better, worse, or within what two rounds of the same revision differ by."""
         better = self.ratio < 1 if self.figure in LATENCIES else self.ratio > 1
         change = max(self.ratio, 1 / self.ratio)
@@ -106,12 +106,12 @@ def compared(before: Samples, after: Samples) -> list[Comparison]:
     ]
 
 
-def told(comparisons: Iterable[Comparison]) -> str:
+def comparison_table(comparisons: Iterable[Comparison]) -> str:
     """A table for people."""
     lines = [f"{'workload':18} {'figure':18} {'after/before':>12}  spread before, after"]
     for one in comparisons:
         spreads = f"{one.spread_before:.2f}, {one.spread_after:.2f}"
-        lines.append(f"{one.workload:18} {one.figure:18} {one.ratio:12.2f}  {spreads}  {one.told}")
+        lines.append(f"{one.workload:18} {one.figure:18} {one.ratio:12.2f}  {spreads}  {one.outcome}")
     return "\n".join(lines) + "\n"
 
 
@@ -119,7 +119,7 @@ def exit_code(comparisons: Sequence[Comparison]) -> int:
     """See the top of this file."""
     if not comparisons:
         return NOT_COMPARED
-    return WORSE if any(one.told == "worse" for one in comparisons) else 0
+    return WORSE if any(one.outcome == "worse" for one in comparisons) else 0
 
 
 def turns(rounds: int) -> Iterator[tuple[int, int]]:
@@ -235,7 +235,7 @@ def main() -> None:
     except NotCompared as problem:
         sys.stderr.write(f"compare: {problem}\n")
         sys.exit(NOT_COMPARED)
-    sys.stdout.write(told(comparisons))
+    sys.stdout.write(comparison_table(comparisons))
     sys.exit(exit_code(comparisons))
 
 

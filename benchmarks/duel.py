@@ -143,7 +143,7 @@ class Side:
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """The ratio of the medians, and where 90 % of the ratios lie when the pairs of slices are drawn anew."""
+    """The ratio of the medians, and where 90 % of the ratios lie when the pairs of slices are resampled."""
     chance = random.Random(1)
     pairs = list(zip(before, after, strict=True))
     drawn = []
@@ -155,7 +155,7 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> tuple[float, fl
     return ratio, drawn[RESAMPLES // 20], drawn[-RESAMPLES // 20]
 
 
-def told(sides: Sequence[Side]) -> str:
+def ratio_table(sides: Sequence[Side]) -> str:
     """The table."""
     lines = [f"{'revision':24} {'figure':16} {'median':>10} {'ratio':>7}   90 % interval"]
     for side in sides:
@@ -203,7 +203,7 @@ def main() -> None:
             # There and back: a machine that gets slower or faster meanwhile favours nobody.
             for side in sides if number % 2 == 0 else reversed(sides):
                 side.measure(counts=number >= SLICES_TO_WARM_UP)
-        sys.stdout.write(told(sides))
+        sys.stdout.write(ratio_table(sides))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/floor.py [--appends 3000] [--data DIR]
 
 A client, a primary, two backups and a repository: plain blocking sockets, no event loop, no framing, no checks. The client sends
-1 KiB to the primary; it forwards to the backups; each of the three writes and syncs, then tells the repository; the repository
-writes and syncs, then tells the primary, which answers. What varlog takes longer than this is what varlog does; what this takes
+1 KiB to the primary; it forwards to the backups; each of the three writes and syncs, then reports to the repository; the repository
+writes and syncs, then notifies the primary, which answers. What varlog takes longer than this is what varlog does; what this takes
 longer than one write and sync is what the machine takes for the messages.
 """
 

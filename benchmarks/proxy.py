@@ -54,11 +54,11 @@ class Rate:
     def per_s(self) -> float:
         return self.entries / self.seconds
 
-    def told(self) -> dict[str, float]:
-        told = {"entries_per_s": self.per_s}
+    def figures(self) -> dict[str, float]:
+        figures = {"entries_per_s": self.per_s}
         if self.latencies:
-            told |= {"p50_s": percentile(self.latencies, 50), "p99_s": percentile(self.latencies, 99)}
-        return told
+            figures |= {"p50_s": percentile(self.latencies, 50), "p99_s": percentile(self.latencies, 99)}
+        return figures
 
 
 class Http:
@@ -158,7 +158,7 @@ class Bench:
         self, name: str, library: Callable[[], Awaitable[Rate]], http: Callable[[], Awaitable[Rate]]
     ) -> None:
         by_library, by_http = await library(), await http()
-        row: dict[str, Any] = {"workload": name, "library": by_library.told(), "http": by_http.told()}
+        row: dict[str, Any] = {"workload": name, "library": by_library.figures(), "http": by_http.figures()}
         row["ratio"] = by_http.per_s / by_library.per_s
         self.rows.append(row)
 
@@ -361,8 +361,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells += [format_count(row[side]["entries_per_s"]) for side in ("library", "http")]
         cells.append(f"{row['ratio']:.2f}")
         for side in ("library", "http"):
-            told = row[side]
-            cells.append(f"{format_ms(told['p50_s'])}, {format_ms(told['p99_s'])}" if "p50_s" in told else "")
+            figures = row[side]
+            cells.append(
+                f"{format_ms(figures['p50_s'])}, {format_ms(figures['p99_s'])}" if "p50_s" in figures else ""
+            )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

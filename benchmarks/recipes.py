@@ -2,7 +2,7 @@
 
     python benchmarks/recipes.py [--seconds 2] [--nodes 3] [--clients 1,4,16,64] [--json]
 
-Clients are tasks of one process that share its replica, each with one call under way; where it says so, several replicas, each
+Clients are tasks of one process that share its replica, each with one call in flight; where it says so, several replicas, each
 with a connection of its own, which learn of each other's commits from the log alone. A transaction reads two accounts and writes
 both. The conflict share is how many transactions in a hundred take one of their two accounts from a single hot one, the others are
 nobody else's. Rates are of calls that were done, so of commits; tries: how often one was run until it was.
@@ -81,7 +81,7 @@ class Bench:
         key = f"own/{own:06}"
         found = await kv.get(key, stale=True)
         if await kv.compare_and_set(key, VALUE, found.revision if found else 0) is None:
-            raise SystemExit(f"{key} was changed by somebody else")
+            raise SystemExit(f"{key} was changed by another client")
 
     async def _transfers(
         self, name: str, clients: int, isolation: Isolation, share: int, stores: Sequence[KeyValue]

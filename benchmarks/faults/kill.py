@@ -1,4 +1,4 @@
-"""Fault workloads: a process is killed under load, and how long it shows"""
+"""Fault workloads: a process is killed under load, and how long it shows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Kill:
 
 
 class _Load:
-    """Appenders that go on whatever they are told, and when they were told it."""
+    """Appenders that continue after every outcome, and the times of their acknowledgements."""
 
     def __init__(self, appenders: int, entry_bytes: int) -> None:
         self.appenders = appenders
@@ -187,20 +187,20 @@ def judge_repository(measured: Measured, raw: RawLimits) -> BenchResult:
 
 
 def _summary(measured: Measured) -> str:
-    told = f"{measured['pause_s']:.2f} s without an append"
+    summary = f"{measured['pause_s']:.2f} s without an append"
     if "recovered_s" in measured:
-        told += f", {measured['recovered_s']:.2f} s until the old throughput"
+        summary += f", {measured['recovered_s']:.2f} s until the old throughput"
     else:
-        told += ", the old throughput did not come back"
-    told += (
+        summary += ", the old throughput did not come back"
+    summary += (
         f" ({format_count(measured['before_appends_per_s'])} appends/s), {measured['failed']:.0f} failed appends; "
         f"process back after {measured['back_s']:.2f} s, all replicas run after {measured['healed_s']:.2f} s"
     )
     if "sealing_s" in measured:
-        told += f"; sealed {format_ms(measured['sealing_s'])} after the manager saw it"
+        summary += f"; sealed {format_ms(measured['sealing_s'])} after the manager saw it"
     if "reopening_s" in measured:
-        told += f", running {format_ms(measured['reopening_s'])} after it saw the node again"
-    return told
+        summary += f", running {format_ms(measured['reopening_s'])} after it saw the node again"
+    return summary
 
 
 async def primary(supervisor: Supervisor) -> str:

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks.growth.loads import Pace, measure  # noqa: E402 - of this tree, wherever it was started
+from benchmarks.growth.report import cliffs_in, report_text  # noqa: E402
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, as_json, merged  # noqa: E402
-from benchmarks.growth.telling import cliffs_in, told  # noqa: E402
 from benchmarks.render import JOURNAL, plot_link, rendered  # noqa: E402
 from varlog.bench.figures import format_count  # noqa: E402
 from varlog.bench.machine import conditions_of, measure_raw  # noqa: E402
@@ -81,7 +81,7 @@ def write_docs(report: dict[str, Any]) -> None:
 
     draw(report, PLOT)
     image = plot_link("Throughput and latency as the load grows", PLOT, JOURNAL)
-    text = f"{told(report)}\n{image}\n"
+    text = f"{report_text(report)}\n{image}\n"
     JOURNAL.write_text(rendered(JOURNAL.read_text("utf-8"), text, SECTION), "utf-8")
 
 
@@ -120,7 +120,7 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             reports.append(runner.run(run(options.only or list(SWEEPS.values()), pace, options.data)))
     report = merged(reports)
-    sys.stdout.write((json.dumps(report, indent=1) + "\n") if options.json else told(report))
+    sys.stdout.write((json.dumps(report, indent=1) + "\n") if options.json else report_text(report))
     if options.render:
         try:
             write_docs(report)

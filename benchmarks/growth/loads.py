@@ -65,13 +65,13 @@ class LostEntries(Exception):
 
 
 async def measure(
-    sweep: Sweep, pace: Pace, directory: Path, told: Callable[[Sweep, Point], None]
+    sweep: Sweep, pace: Pace, directory: Path, on_point: Callable[[Sweep, Point], None]
 ) -> list[Point]:
     """Every point of a sweep, on a cluster of its own."""
     points = []
     async with growth_cluster(directory) as cluster:
         async for point in LOADS[sweep.name](cluster, sweep, pace):
-            told(sweep, point)
+            on_point(sweep, point)
             points.append(point)
     return points
 

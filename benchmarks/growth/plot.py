@@ -21,8 +21,8 @@ from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
 from matplotlib.ticker import NullFormatter  # noqa: E402
 
 from benchmarks.growth.cliffs import cliffs_of  # noqa: E402
+from benchmarks.growth.report import FIGURES, load_text  # noqa: E402
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, points_of  # noqa: E402
-from benchmarks.growth.telling import FIGURES, load_told  # noqa: E402
 
 WIDTH_IN, PANEL_IN, COLUMNS = 11.0, 3.0, 2
 RATE_COLOURS = ("#4c78a8", "#72b7b2", "#54a24b")
@@ -65,7 +65,7 @@ def _draw_one(panel: Any, sweep: Sweep, points: Sequence[Point]) -> None:
     for cliff in cliffs_of(sweep, points):
         panel.axvspan(cliff.load, cliff.next_load, color=CLIFF_COLOUR, alpha=0.25, linewidth=0)
     panel.set_xscale("log")
-    panel.set_xticks(loads, [load_told(sweep, load) for load in loads], fontsize=7)
+    panel.set_xticks(loads, [load_text(sweep, load) for load in loads], fontsize=7)
     panel.minorticks_off()
     panel.set_title(sweep.title, fontsize=9, loc="left")
     panel.set_xlabel(sweep.load, fontsize=8)

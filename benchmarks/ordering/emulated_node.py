@@ -6,7 +6,7 @@ A node answers OpenSession as a storage node does, with the points of its replic
 takes in the commits it is pushed: it keeps every row for the check at the end, and says in its next report that it has synced them.
 What it leaves out is what costs a real node its time: entries, disks, clients, and the talk between replicas.
 
-Told on standard input and output, a line of JSON each: addresses out; ids of the streams and the time to start in; when done, out.
+It uses standard input and output, a line of JSON each: addresses out; stream ids and the start time in; when done, out.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class PlainCommits(Message, frozen=True):
 
 
 class Received(NamedTuple):
-    """`told`: rows, as in history.Told. Of each: when it came, and how long after its last replica's report had left."""
+    """`rows`: as in history.ReceivedRows. Of each: when it came, and how long after its last replica's report had left."""
 
-    told: Ints
+    rows: Ints
     at_s: Floats
     latency_s: Floats
 
@@ -74,7 +74,7 @@ class EmulatedNode:
         self._committed = np.ones(len(held), dtype=np.int64)
         self._session: Connection | None = None
         self._next_report = 0
-        self._told: list[tuple[float, int, list[list[int]]]] = []
+        self._received: list[tuple[float, int, list[list[int]]]] = []
 
     def know_ids(self, ids: Ints) -> None:
         self._ids_column = ids[self._streams]
@@ -127,29 +127,29 @@ class EmulatedNode:
 
     def _take(self, message: PlainCommits) -> None:
         now_s, committed, place_of = time.monotonic(), self._committed, self._place
-        told = []
+        received = []
         for log_stream, rows in message.rows:
             place = place_of[log_stream]
             for _, _, _, glsn, llsn, count, _ in rows:
-                told.append([place, llsn, glsn, count])
+                received.append([place, llsn, glsn, count])
             committed[place] = llsn + count
-        self._told.append((now_s, message.version, told))
+        self._received.append((now_s, message.version, received))
 
     def versions(self) -> set[int]:
-        return {version for _, version, _ in self._told}
+        return {version for _, version, _ in self._received}
 
     def received(self) -> Received:
-        """What it was told, as columns: for the check of the order, and with how long the repository took."""
-        sizes = [len(rows) for _, _, rows in self._told]
-        at_s = np.repeat([now_s for now_s, _, _ in self._told], sizes)
-        rows = [row for _, _, rows in self._told for row in rows]
+        """What it received, as columns: for the check of the order, and with how long the repository took."""
+        sizes = [len(rows) for _, _, rows in self._received]
+        at_s = np.repeat([now_s for now_s, _, _ in self._received], sizes)
+        rows = [row for _, _, rows in self._received for row in rows]
         places, llsn, glsn, count = np.array(rows, dtype=np.int64).reshape(-1, 4).T
         rates, sent_s = self._rates[places], np.zeros(len(places))
         for partners in self._partners[places].T:
             reports = self._load.first_report_of(llsn + count, rates, self._phases_s[partners])
             sent_s = np.maximum(sent_s, self._sent_s[partners, reports])
-        told = np.stack([self._replicas[places], self._streams[places], llsn, glsn, count])
-        return Received(told, at_s, at_s - sent_s)
+        columns = np.stack([self._replicas[places], self._streams[places], llsn, glsn, count])
+        return Received(columns, at_s, at_s - sent_s)
 
 
 class Emulator:
@@ -172,17 +172,17 @@ class Emulator:
                 }
             }
         )
-        start = await asyncio.to_thread(hear)
+        start = await asyncio.to_thread(read_line)
         ids = np.load(self._directory / "ids.npy")
         for node in self.nodes:
             node.know_ids(ids)
         await self._wait_until(lambda: all(node.in_session for node in self.nodes), "a node has no session")
         say({"in_session": len(self.nodes)})
-        start = await asyncio.to_thread(hear)
+        start = await asyncio.to_thread(read_line)
         await self._run_from(start["start_s"])
         self._save()
         say({"done": True, "cpu_s": time.process_time()})
-        await asyncio.to_thread(hear)
+        await asyncio.to_thread(read_line)
 
     async def _run_from(self, start_s: float) -> None:
         loop, offset_s = asyncio.get_running_loop(), asyncio.get_running_loop().time() - time.monotonic()
@@ -206,8 +206,8 @@ class Emulator:
     def _save(self) -> None:
         received = [node.received() for node in self.nodes]
         np.savez(
-            self._directory / f"told-{self._number}.npz",
-            told=np.concatenate([found.told for found in received], axis=1),
+            self._directory / f"received-{self._number}.npz",
+            rows=np.concatenate([found.rows for found in received], axis=1),
             received_s=np.concatenate([found.at_s for found in received]),
             latencies_s=np.concatenate([found.latency_s for found in received]),
             versions=np.array(sorted(set().union(*(node.versions() for node in self.nodes)))),
@@ -219,18 +219,18 @@ def say(words: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def hear() -> dict[str, Any]:
+def read_line() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
-        raise SystemExit(0)  # whoever started it is gone
-    heard: dict[str, Any] = json.loads(line)
-    return heard
+        raise SystemExit(0)  # the process that started it is gone
+    message: dict[str, Any] = json.loads(line)
+    return message
 
 
 def main() -> None:
     directory, number, of = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     codec._DECODERS[codec.number_of[Commits]] = msgspec.msgpack.Decoder(PlainCommits).decode
-    gc.disable()  # nothing here is cyclic, and all that was told is kept
+    gc.disable()  # nothing here is cyclic, and all that was received is kept
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Emulator(directory, number, of).run())
 

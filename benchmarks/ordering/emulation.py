@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ordering.emulated_node import CLUSTER, EPOCH
-from benchmarks.ordering.history import Told, check_order
+from benchmarks.ordering.history import ReceivedRows, check_order
 from benchmarks.ordering.load import Ints, Load, durable_ends
 from varlog.localcluster.process import ServerProcess
 from varlog.model.ids import LogStreamID, NodeID, TopicID
@@ -83,13 +83,13 @@ class Emulation:
         address = await self._wait_for(self._repository.address, "the repository does not start")
         await self._start_emulators()
         addresses: dict[int, str] = {}
-        for heard in await self._hear():
-            addresses |= {int(node): at for node, at in heard["addresses"].items()}
+        for message in await self._read_lines():
+            addresses |= {int(node): at for node, at in message["addresses"].items()}
         began_s = time.monotonic()
         np.save(directory / "ids.npy", await self._register(address, addresses))
         registered_s = time.monotonic() - began_s
         await self._say({"registered": True})
-        await self._hear()
+        await self._read_lines()
         start_s = time.monotonic() + 0.5
         await self._say({"start_s": start_s})
         begin_s, end_s = start_s + load.warm_up_s, start_s + load.warm_up_s + load.seconds
@@ -100,7 +100,7 @@ class Emulation:
                 (self._cpu_s(self._repository.pid), sum(self._cpu_s(p.pid) for p in self._emulators))
             )
         held_bytes = _resident_bytes(self._repository.pid)
-        await self._hear()
+        await self._read_lines()
         usage = [(after - before) / load.seconds for before, after in zip(*cpu_s, strict=True)]
         return self._figures(begin_s, end_s, usage, held_bytes, registered_s)
 
@@ -108,16 +108,16 @@ class Emulation:
         self, begin_s: float, end_s: float, usage: list[float], held_bytes: int, registered_s: float
     ) -> Figures:
         load = self.load
-        files = [np.load(self._directory / f"told-{number}.npz") for number in range(self._processes)]
-        told = Told.of(np.concatenate([found["told"] for found in files], axis=1))
+        files = [np.load(self._directory / f"received-{number}.npz") for number in range(self._processes)]
+        rows = ReceivedRows.of(np.concatenate([found["rows"] for found in files], axis=1))
         topics = np.array([load.topic_of(stream) for stream in range(load.streams)])
-        entries = check_order(told, durable_ends(load.rates(), load.end_s), topics, load.copies)
+        entries = check_order(rows, durable_ends(load.rates(), load.end_s), topics, load.copies)
         received_s = np.concatenate([found["received_s"] for found in files])
         latencies_s = np.concatenate([found["latencies_s"] for found in files])
         inside = (received_s >= begin_s) & (received_s < end_s)
-        mine = inside & (told.replica == 0)
+        mine = inside & (rows.replica == 0)
         # An entry is ordered when its last replica knows it: of each replica the same entries, at its own time.
-        ordered = min(int(told.count[inside & (told.replica == k)].sum()) for k in range(load.copies))
+        ordered = min(int(rows.count[inside & (rows.replica == k)].sum()) for k in range(load.copies))
         versions = np.unique(np.concatenate([found["versions"] for found in files]))
         cuts = len(versions) / (load.end_s)
         p50_s, p99_s = (float(found) for found in np.percentile(latencies_s[inside], (50, 99)))
@@ -129,7 +129,7 @@ class Emulation:
     # --- the cluster -----------------------------------------------------------------------------------------------------
 
     async def _register(self, address: str, addresses: dict[int, str]) -> Ints:
-        """Nodes, topics and streams, as an operator and a manager would, many requests under way at a time."""
+        """Nodes, topics and streams, as an operator and a manager would, many requests in flight at a time."""
         repository = await TcpTransport(CLUSTER).connect(address, timeout_s=CALL_S_MAX)
         try:
             await _calls(
@@ -186,9 +186,9 @@ class Emulation:
 
     # --- talk ------------------------------------------------------------------------------------------------------------
 
-    async def _hear(self) -> list[dict[str, Any]]:
+    async def _read_lines(self) -> list[dict[str, Any]]:
         """One line of each emulator."""
-        heard = []
+        message = []
         for emulator in self._emulators:
             if emulator.stdout is None:
                 raise RuntimeError("an emulator has no pipe")
@@ -198,8 +198,8 @@ class Emulation:
                 raise SystemExit(
                     f"emulated nodes have ended; the repository said: {self._repository.last_words()}"
                 )
-            heard.append(json.loads(line))
-        return heard
+            message.append(json.loads(line))
+        return message
 
     async def _say(self, words: dict[str, Any]) -> None:
         for emulator in self._emulators:
@@ -207,9 +207,9 @@ class Emulation:
                 emulator.stdin.write(json.dumps(words).encode() + b"\n")
                 await emulator.stdin.drain()
 
-    async def _wait_for(self, told: Callable[[], str], what: str) -> str:
+    async def _wait_for(self, rows: Callable[[], str], what: str) -> str:
         deadline = time.monotonic() + STEP_S_MAX
-        while not (answer := told()):
+        while not (answer := rows()):
             if time.monotonic() > deadline or self._repository.ended() is not None:
                 raise SystemExit(f"{what}: {self._repository.last_words()}")
             await asyncio.sleep(0.02)

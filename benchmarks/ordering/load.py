@@ -85,5 +85,5 @@ class Load:
 
 
 def durable_ends(rates: Floats, at_s: float) -> Ints:
-    """How far streams with these rates are durable after so many seconds: one past the newest LLSN."""
+    """How far streams with these rates are durable after this many seconds: one past the newest LLSN."""
     return 1 + np.floor(rates * at_s + 1e-6).astype(np.int64)

@@ -7,7 +7,7 @@
 The repository is `vmr` in a process of its own, with its SQLite store and a sync for every cut. The nodes are sockets of another
 process (emulated_node.py): they speak the protocol of sessions, reports and commits as storage nodes do, and have no entries, no
 disks and no clients. Entries are what their reports say; their rate is given for each row and is one that a log stream of ours
-reaches. Every run is checked: what the nodes were told must be one order without gap or double, the same at every replica.
+reaches. Every run is checked: what the nodes received must be one order without gap or double, the same at every replica.
 
 FILE is the output of an earlier run with --json; --render puts the table into benchmarks/journal.md and draws its plot.
 """
@@ -33,13 +33,13 @@ from varlog.bench.machine import conditions_of
 
 PLOT = Path("docs/ordering-scale.svg")
 ROOT = Path(__file__).parents[2]
-# All nodes together send so many reports a second, and each of them one message every 10 ms at most.
+# All nodes together send this many reports per second, and each of them one message every 10 ms at most.
 REPORTS_PER_S_MAX = 200_000
 INTERVAL_MS_MIN = 10.0
 # What a log stream of ours reaches with three copies of 1 KiB entries (benchmarks/journal.md): 64 appenders, and batches of 1000.
 # The field's paper has 15 000 for a shard.
 PAPER_RATE, APPENDERS_RATE, BATCHES_RATE = 15_000.0, 30_000.0, 140_000.0
-# So many replicas a node make about a million entries a second on it, at the paper's rate and in batches.
+# This many replicas per node make about a million entries a second on it, at the paper's rate and in batches.
 PER_NODE, PER_NODE_IN_BATCHES = 64, 8
 
 WHERE = (
@@ -123,13 +123,13 @@ HEAD = (
 
 def table(report: dict[str, Any]) -> str:
     """As Markdown."""
-    rows = [_told(row) for rows in report["series"].values() for row in rows]
+    rows = [_received(row) for rows in report["series"].values() for row in rows]
     cells = [HEAD, ("---:",) * len(HEAD), *rows]
     lines = [f"- {line}" for line in report["conditions"]]
     return "\n".join([*lines, "", *("| " + " | ".join(row) + " |" for row in cells), ""])
 
 
-def _told(row: dict[str, Any]) -> tuple[str, ...]:
+def _received(row: dict[str, Any]) -> tuple[str, ...]:
     load = row["load"]
     on_a_node = load["streams"] * load["copies"] / row["nodes"] * load["rate"]
     return (
@@ -149,9 +149,9 @@ def render(report: dict[str, Any]) -> str:
 
     draw(report, ROOT / PLOT)
     image = plot_link("Entries ordered per second, and cut latency, emulated", ROOT / PLOT, JOURNAL)
-    told = f"{table(report)}\n{image}\n"
-    JOURNAL.write_text(rendered(JOURNAL.read_text("utf-8"), told, "ordering-scale"), "utf-8")
-    return told
+    rows = f"{table(report)}\n{image}\n"
+    JOURNAL.write_text(rendered(JOURNAL.read_text("utf-8"), rows, "ordering-scale"), "utf-8")
+    return rows
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="does everything work? Figures are rough")
     parser.add_argument(
-        "--series", type=lambda told: told.split(","), help="only these: streams,rates,nodes,topics"
+        "--series", type=lambda rows: rows.split(","), help="only these: streams,rates,nodes,topics"
     )
     alone = parser.add_argument_group("one load of your own")
     alone.add_argument("--streams", type=int)
@@ -181,8 +181,8 @@ def main() -> None:
         report = merged([json.loads(source.read_text("utf-8")) for source in options.sources])
     else:
         report = report_of(options)
-    told = render(report) if options.render else json.dumps(report) if options.json else table(report)
-    sys.stdout.write(told + "\n")
+    rows = render(report) if options.render else json.dumps(report) if options.json else table(report)
+    sys.stdout.write(rows + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workloads on both orderings: the same load on a committed and a sequenced topic of one cluster, in turns, slice by slice."""
+"""InTurns: the same load on a committed and a sequenced topic, slice by slice."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def side_by_side(found: dict[Ordering, list[Measured]]) -> Measured:
 
 
 class Appending:
-    """`appenders` tasks, each with one call of `batch` entries under way."""
+    """`appenders` tasks, each with one call of `batch` entries in flight."""
 
     def __init__(self, appenders: int, batch: int = 1) -> None:
         self._appenders = appenders

@@ -1,4 +1,4 @@
-"""Verdicts on the sequenced ordering: against the committed one, measured in turns with it, and the sequencer by itself."""
+"""Targets of the sequenced ordering, against the committed one in the same run."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class RateAgainstCommitted:
 
 def judge_sequencer(measured: Measured, raw: RawLimits) -> BenchResult:
     """One sequencer, no disk on its way."""
-    told = (
+    summary = (
         f"{format_count(measured['positions_per_s'])} positions/s, {measured['positions_a_call']:.0f} a call, "
         f"{format_count(measured['calls_per_s'])} calls/s, p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}"
     )
-    return BenchResult(told, measured["positions_per_s"] >= POSITIONS_PER_S_MIN)
+    return BenchResult(summary, measured["positions_per_s"] >= POSITIONS_PER_S_MIN)
 
 
 def _latency_text(measured: Measured, side: str) -> str:
@@ -55,9 +55,9 @@ def _latency_text(measured: Measured, side: str) -> str:
 
 
 def _rate_text(measured: Measured, side: str) -> str:
-    told = f"{format_count(measured[f'{side}_entries_per_s'])} entries/s"
+    summary = f"{format_count(measured[f'{side}_entries_per_s'])} entries/s"
     if f"{side}_bytes_per_s" in measured:
-        told += f", {format_mb_s(measured[f'{side}_bytes_per_s'])}"
+        summary += f", {format_mb_s(measured[f'{side}_bytes_per_s'])}"
     if f"{side}_p50_s" in measured:
-        told += f", p50 {format_ms(measured[f'{side}_p50_s'])}"
-    return told
+        summary += f", p50 {format_ms(measured[f'{side}_p50_s'])}"
+    return summary

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="of each measurement (1)")
     parser.add_argument("--passes", type=int, help=f"how often everything is measured ({PASSES})")
     parser.add_argument(
-        "--duels", type=int, help=f"rounds more in each pass of what verdicts are about ({DUELS})"
+        "--duels", type=int, help=f"rounds more in each pass of what decides a target ({DUELS})"
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="SYSTEM", help="only these, by name or its beginning"

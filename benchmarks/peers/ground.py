@@ -1,4 +1,4 @@
-"""Ground and Journal: what the workloads ask of a system, whoever made it: servers that run, and streams to append to and read."""
+"""Ground and Journal: what the workloads need from a system: servers and streams."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _cpu(figure: Any, findings: Findings) -> bool:
         return False
     figure.set_figheight(0.25 * len(rows) + 1.2)
     panels = figure.subplots(1, len(loads), sharey=True)
-    for panel, (load, told) in zip(panels, loads, strict=True):
+    for panel, (load, title) in zip(panels, loads, strict=True):
         for number, system in enumerate(reversed(rows)):
             workload = best_batch(findings, system)[0] if load == "batch" else load
             servers = findings.spread(system.name, workload, "server_cpu_s_per_entry")
@@ -166,7 +166,7 @@ def _cpu(figure: Any, findings: Findings) -> bool:
             panel.barh(number, servers_us, color="#4c78a8", label=label[0])
             panel.barh(number, client_us, left=servers_us, color="#f58518", label=label[1])
         panel.set(xlabel="µs an entry")
-        panel.set_title(told, fontsize=8)
+        panel.set_title(title, fontsize=8)
         panel.set_yticks(range(len(rows)), [system.title for system in reversed(rows)], fontsize=7)
     panels[0].legend(fontsize=7)
     return True

@@ -1,4 +1,4 @@
-"""A run: passes over the schedule. Each pass starts all servers anew, in a directory of its own that is removed after it."""
+"""A run: passes over the schedule, each with new servers in its own directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def measured(
     idle_s: float = IDLE_S,
     raw_s: float = RAW_S,
 ) -> Findings:
-    """Everything, `passes` times, and in each pass what verdicts are about `duels` times more. `keep` gets what was found so far
+    """Everything, `passes` times, and in each pass what decides a target `duels` times more. `keep` gets what was found so far
     after each pass. Servers and data are gone afterwards, also after a failure or Ctrl-C."""
     began, run = time.perf_counter(), f"{time.time_ns():x}"
     where = "one client process, servers as processes of their own, all on this machine and on one disk"
@@ -137,7 +137,7 @@ async def _take(
         async with asyncio.timeout(TURN_S_MAX):
             topic = f"t{len(findings.samples)}-{workload.name}-{system.name}"
             found = await workload(grounds[system.ground], system, topic, timing)
-    except Exception as failure:  # noqa: BLE001 - said in the report; the others go on
+    except Exception as failure:  # noqa: BLE001 - said in the report; the others continue
         findings.failures.append(f"{system.name}, {workload.name}: {type(failure).__name__}: {failure}")
         say(f"  {workload.name:12} {system.name:22} FAILED: {type(failure).__name__}: {failure}")
         return

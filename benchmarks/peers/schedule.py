@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.peers.systems import System
-from benchmarks.peers.verdicts import duels
+from benchmarks.peers.targets import duels
 from benchmarks.peers.workloads import Workload
 
 
@@ -28,7 +28,7 @@ def turns_of(number: int, workloads: Sequence[Workload], systems: Sequence[Syste
 
 
 def duel_of(number: int, workloads: Sequence[Workload], systems: Sequence[System]) -> list[Turn]:
-    """As a pass, of those alone that a verdict is about: more ratios, from less time."""
+    """As a pass, of those alone that decide a target: more ratios, from less time."""
     duellists = duels()
     return _in_turn(
         number,

@@ -1,4 +1,4 @@
-"""The peers' section of benchmarks/journal.md as Markdown: conditions, verdicts, promises, and every figure with its spread."""
+"""The peers' section of benchmarks/journal.md as Markdown: conditions, targets, promises, figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from benchmarks.peers.samples import Findings, Spread
 from benchmarks.peers.systems import SYSTEMS, System
-from benchmarks.peers.verdicts import Verdict, disk_share, reached, verdicts
+from benchmarks.peers.targets import TargetResult, disk_share, reached, target_results
 from varlog.bench.figures import format_count, format_mb_s, format_ms, median
 from varlog.bench.machine import DEFINITION
 
@@ -72,7 +72,7 @@ def told_latency(spread: Spread | None) -> str:
     return format_ms(spread.median) + between
 
 
-def told_ratio(spread: Spread | None) -> str:
+def ratio_text(spread: Spread | None) -> str:
     if spread is None:
         return NOTHING
     return f"{spread.median:.2f}" + (f" ({spread.low:.2f}–{spread.high:.2f})" if spread.count > 1 else "")
@@ -125,7 +125,7 @@ def _counted(count: int, noun: str) -> str:
 
 def _verdicts(findings: Findings) -> str:
     share = disk_share(findings)
-    rows = [_verdict(verdict, share) for verdict in verdicts(findings)]
+    rows = [_target_row(result, share) for result in target_results(findings)]
     return table(
         [
             "workload",
@@ -140,22 +140,22 @@ def _verdicts(findings: Findings) -> str:
     )
 
 
-def _verdict(verdict: Verdict, share: float | None) -> list[str]:
-    aim = verdict.aim
+def _target_row(result: TargetResult, share: float | None) -> list[str]:
+    aim = result.aim
     due, after = (NOTHING if aim_of is None else f"{aim_of:g} x" for aim_of in (aim.due, aim.after))
-    own, best = reached(aim, verdict.own_clients), reached(aim, verdict.best)
-    told = own if own == best else f"{own} against its own client, {best} against the best"
+    own, best = reached(aim, result.own_clients), reached(aim, result.best)
+    reached_text = own if own == best else f"{own} against its own client, {best} against the best"
     if aim.workload == "batch-1000" and share is not None:
         after += ", or 0.9 of the raw disk"
-        told += f"; {share:.2f} of the raw disk"
+        reached_text += f"; {share:.2f} of the raw disk"
     return [
         aim.title,
         aim.against,
         due,
         after,
-        told_ratio(verdict.own_clients),
-        told_ratio(verdict.best),
-        told,
+        ratio_text(result.own_clients),
+        ratio_text(result.best),
+        reached_text,
     ]
 
 
@@ -190,10 +190,10 @@ def _main(findings: Findings) -> str:
             ]
         )
         rows += [
-            [f"{system.title}, read {told}", "", "", "", "", *(
+            [f"{system.title}, read {reached_text}", "", "", "", "", *(
                 told_rate(findings.spread(system.name, f"{read}/{way}", "entries_per_s")) for read in ("read-100", "read-1024")
             )]
-            for way, told in (("lists", "in lists"), ("arrow", "through Arrow"))
+            for way, reached_text in (("lists", "in lists"), ("arrow", "through Arrow"))
             if findings.values(system.name, f"read-100/{way}", "entries_per_s")
         ]  # fmt: skip
     heads = [

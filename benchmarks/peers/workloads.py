@@ -202,8 +202,8 @@ def _appenders(count: int, kind: str) -> Workload:
     return Workload(f"append-{count}", f"{count} appender{'s' if count > 1 else ''}, 1 KiB", kind, count)
 
 
-def _sized(size: int, told: str) -> Workload:
-    return Workload(f"size-{size}", f"64 appenders, {told}", SIZES, 64, size)
+def _sized(size: int, title: str) -> Workload:
+    return Workload(f"size-{size}", f"64 appenders, {title}", SIZES, 64, size)
 
 
 WORKLOADS: tuple[Workload, ...] = (

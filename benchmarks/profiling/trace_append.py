@@ -1,4 +1,4 @@
-"""The way of one append through the processes, step by step: when each message and each write happens, as medians.
+"""The path of one append through the processes, step by step, in microseconds.
 
     python benchmarks/profiling/trace_append.py [--seconds 3] [-- options of varlog bench]
 

@@ -1,6 +1,6 @@
 """Spark streams: from the answer of an append to the row in `foreachBatch`, beside the same with a source that does nothing.
 
-The source that does nothing is Spark's own floor: a number in a file, told as soon as Spark asks for the newest offset. What a
+The source that does nothing is Spark's own floor: a number in a file, returned as soon as Spark asks for the newest offset. What a
 stream of the log takes longer than that is the log's.
 """
 
@@ -156,7 +156,7 @@ def _started(source: DataStreamReader, checkpoint: Path, seen: _Seen) -> Streami
 
 
 def _counter_source() -> type[Any]:
-    """Made here: whoever does not run this needs no Spark. It travels to Spark's processes by value."""
+    """Defined here, so that importing this module needs no Spark. It travels to Spark's processes by value."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     class CounterReader(DataSourceStreamReader):

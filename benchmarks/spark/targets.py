@@ -1,4 +1,4 @@
-"""Verdicts on Spark: the aims for reading, writing, streaming, auditing and memory, as pure functions from figures."""
+"""Targets of the Spark workloads, as pure functions from figures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ReadJudge:
 
     def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
         rate, parquet = measured["rows_per_s"], measured["parquet_rows_per_s"]
-        told = f"{format_count(rate)} rows/s, {format_mb_s(measured['bytes_per_s'])}"
-        return BenchResult(told, rate / parquet >= self._at_least, rate / parquet, _parquet(parquet))
+        summary = f"{format_count(rate)} rows/s, {format_mb_s(measured['bytes_per_s'])}"
+        return BenchResult(summary, rate / parquet >= self._at_least, rate / parquet, _parquet(parquet))
 
 
 def judge_write(measured: Measured, raw: RawLimits) -> BenchResult:
@@ -34,33 +34,35 @@ def judge_write(measured: Measured, raw: RawLimits) -> BenchResult:
         (parquet, _parquet(parquet)), (append, f"the log's own {format_count(append)} rows/s")
     )
     other = f"{rate / max(parquet, append):.2f} of the other"
-    told = f"{format_count(rate)} rows/s, {format_mb_s(measured['bytes_per_s'])}; {other}"
-    return BenchResult(told, rate / lower >= WRITE_RATIO_MIN, rate / lower, against)
+    summary = f"{format_count(rate)} rows/s, {format_mb_s(measured['bytes_per_s'])}; {other}"
+    return BenchResult(summary, rate / lower >= WRITE_RATIO_MIN, rate / lower, against)
 
 
 def judge_stream(measured: Measured, raw: RawLimits) -> BenchResult:
     """Append to `foreachBatch`, over what Spark takes with a source that does nothing."""
     latency, floor = measured["p50_s"], measured["floor_p50_s"]
-    told = f"p50 {format_ms(latency)}, p90 {format_ms(measured['p90_s'])}: {(latency - floor) * 1000:+.0f} ms"
+    summary = (
+        f"p50 {format_ms(latency)}, p90 {format_ms(measured['p90_s'])}: {(latency - floor) * 1000:+.0f} ms"
+    )
     met = latency - floor <= STREAM_EXTRA_S_MAX
-    return BenchResult(told, met, latency / floor, f"Spark's own floor, p50 {format_ms(floor)}")
+    return BenchResult(summary, met, latency / floor, f"Spark's own floor, p50 {format_ms(floor)}")
 
 
 def judge_audit(measured: Measured, raw: RawLimits) -> BenchResult:
     """Bytes of all replicas a second, against reading one of each."""
     rate, read = measured["bytes_per_s"], measured["read_bytes_per_s"]
-    told = f"{format_mb_s(rate)}, {format_mb(measured['replicas_bytes'])} of replicas"
-    return BenchResult(told, rate / read >= AUDIT_RATIO_MIN, rate / read, f"reading, {format_mb_s(read)}")
+    summary = f"{format_mb_s(rate)}, {format_mb(measured['replicas_bytes'])} of replicas"
+    return BenchResult(summary, rate / read >= AUDIT_RATIO_MIN, rate / read, f"reading, {format_mb_s(read)}")
 
 
 def judge_worker_memory(measured: Measured, raw: RawLimits) -> BenchResult:
     """The largest worker: how large, and does it grow with what it reads."""
     growth = measured["growth_bytes"]
-    told = (
+    summary = (
         f"at most {format_mb(measured['resident_max_bytes'])} a worker, {growth / 1e6:+.0f} MB from a topic of "
         f"{measured['part']:g} of the size to the whole"
     )
-    return BenchResult(told, growth <= FLAT_BYTES_MAX)
+    return BenchResult(summary, growth <= FLAT_BYTES_MAX)
 
 
 def _parquet(rate: float) -> str:

@@ -18,10 +18,10 @@ from benchmarks.compare import (
     check_revision,
     compare,
     compared,
+    comparison_table,
     exit_code,
     samples_of,
     source_of,
-    told,
     turns,
 )
 from varlog.bench.catalogue import chosen_workloads
@@ -71,9 +71,9 @@ def _git(root: Path, *arguments: str) -> str:
 
 def test_each_revision_runs_its_own_code_and_the_working_tree_its_own(repository: Path) -> None:
     (faster,) = compare("slow", "fast", 2, [], repository)
-    assert (faster.before, faster.after, faster.told) == (100.0, 200.0, "better")
+    assert (faster.before, faster.after, faster.outcome) == (100.0, 200.0, "better")
     (slower,) = compare("fast", ".", 1, [], repository)
-    assert (slower.before, slower.after, slower.told) == (200.0, 50.0, "worse")
+    assert (slower.before, slower.after, slower.outcome) == (200.0, 50.0, "worse")
 
 
 def test_comparing_leaves_nothing_behind(
@@ -118,7 +118,7 @@ def test_only_what_is_worse_beyond_its_spread_fails(ratios: tuple[float, ...], c
 
 
 def test_the_table_has_ratio_spread_and_verdict() -> None:
-    table = told([Comparison("append-1", "p50_s", 1.0, 1.5, 1.1, 1.2)])
+    table = comparison_table([Comparison("append-1", "p50_s", 1.0, 1.5, 1.1, 1.2)])
     assert table.splitlines()[1].split() == ["append-1", "p50_s", "1.50", "1.10,", "1.20", "worse"]
 
 
@@ -156,10 +156,10 @@ def test_two_revisions_are_compared_by_the_medians_of_their_rounds() -> None:
     before = samples_of([_round(appends_per_s=value, calls=1.0) for value in (90.0, 100.0, 110.0)])
     after = samples_of([_round(appends_per_s=value, other=2.0) for value in (210.0, 200.0, 190.0)])
     (one,) = compared(before, after)
-    assert (one.workload, one.figure, one.ratio, one.told) == ("append-1", "appends_per_s", 2.0, "better")
+    assert (one.workload, one.figure, one.ratio, one.outcome) == ("append-1", "appends_per_s", 2.0, "better")
 
 
 def test_a_difference_within_the_spread_of_one_side_is_none() -> None:
-    assert Comparison("w", "p50_s", 1.0, 1.2, 1.3, 1.0).told == "within the spread"
-    assert Comparison("w", "p50_s", 1.0, 1.2, 1.1, 1.0).told == "worse"
-    assert Comparison("w", "p50_s", 1.0, 0.8, 1.1, 1.0).told == "better"
+    assert Comparison("w", "p50_s", 1.0, 1.2, 1.3, 1.0).outcome == "within the spread"
+    assert Comparison("w", "p50_s", 1.0, 1.2, 1.1, 1.0).outcome == "worse"
+    assert Comparison("w", "p50_s", 1.0, 0.8, 1.1, 1.0).outcome == "better"

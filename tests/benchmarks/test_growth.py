@@ -17,8 +17,8 @@ from benchmarks.growth.__main__ import sweeps_named, write_docs
 from benchmarks.growth.cliffs import cliffs_of
 from benchmarks.growth.cluster import CLIENT, MACHINE
 from benchmarks.growth.loads import LOADS, LostEntries, Pace, check
+from benchmarks.growth.report import COLUMNS, FIGURES, bound, cliffs_in, load_text, report_text
 from benchmarks.growth.sweeps import SWEEPS, Point, as_json, merged, points_of
-from benchmarks.growth.telling import COLUMNS, FIGURES, bound, cliffs_in, load_told, told
 from benchmarks.render import JOURNAL, rendered
 from varlog.model.limits import GIB, KIB
 
@@ -158,7 +158,7 @@ def test_the_log_grows_no_further_than_it_is_told() -> None:
 
 
 def test_each_sweep_has_its_table_and_what_bounds_it() -> None:
-    text = told(_report(*SWEEPS))
+    text = report_text(_report(*SWEEPS))
     for sweep in SWEEPS.values():
         assert f"### {sweep.title}" in text
     assert text.count("At the end") == len(SWEEPS)
@@ -180,10 +180,10 @@ def test_what_bounds_a_point_is_what_is_used_up_there(point: Point, words: str) 
 
 
 def test_sizes_are_told_in_their_units_and_counts_as_counts() -> None:
-    assert load_told(SWEEPS["entry"], 16) == "16 B"
-    assert load_told(SWEEPS["entry"], 4 * KIB) == "4 KiB"
-    assert load_told(SWEEPS["size"], 4 * GIB) == "4 GiB"
-    assert load_told(SWEEPS["appenders"], 4096) == "4 096"
+    assert load_text(SWEEPS["entry"], 16) == "16 B"
+    assert load_text(SWEEPS["entry"], 4 * KIB) == "4 KiB"
+    assert load_text(SWEEPS["size"], 4 * GIB) == "4 GiB"
+    assert load_text(SWEEPS["appenders"], 4096) == "4 096"
 
 
 def test_the_plot_has_a_panel_a_sweep_and_is_the_same_twice(tmp_path: Path) -> None:

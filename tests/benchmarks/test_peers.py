@@ -13,7 +13,7 @@ from benchmarks.peers.samples import Findings, Sample, loaded, merged, spread_of
 from benchmarks.peers.schedule import duel_of, turns_of
 from benchmarks.peers.systems import SYSTEMS, chosen
 from benchmarks.peers.tables import section, told3
-from benchmarks.peers.verdicts import AIMS, reached, verdicts
+from benchmarks.peers.targets import AIMS, reached, target_results
 from benchmarks.peers.workloads import WORKLOADS, chosen_workloads
 from varlog.bench.machine import Conditions, RawLimits
 
@@ -107,12 +107,12 @@ def test_a_shorter_latency_is_a_higher_ratio() -> None:
         Sample("a/0", "nats-3", "append-1", _figures(1.0, p50_s=0.003)),
         Sample("a/0", "nats-3-bare", "append-1", _figures(1.0, p50_s=0.001)),
     )
-    verdict = verdicts(findings)[0]
-    assert verdict.own_clients is not None and verdict.own_clients.median == pytest.approx(1.5)
-    assert verdict.best is not None and verdict.best.median == pytest.approx(0.5)
-    assert reached(verdict.aim, verdict.own_clients) == "what we are after"
-    assert reached(verdict.aim, verdict.best) == "not reached"
-    assert reached(verdict.aim, None) == "not measured"
+    result = target_results(findings)[0]
+    assert result.own_clients is not None and result.own_clients.median == pytest.approx(1.5)
+    assert result.best is not None and result.best.median == pytest.approx(0.5)
+    assert reached(result.aim, result.own_clients) == "what we are after"
+    assert reached(result.aim, result.best) == "not reached"
+    assert reached(result.aim, None) == "not measured"
 
 
 def test_what_is_due_and_what_we_are_after_are_told_apart() -> None:

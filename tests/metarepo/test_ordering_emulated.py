@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.ordering.emulation import Emulation
-from benchmarks.ordering.history import OrderBroken, Told, check_order
+from benchmarks.ordering.history import OrderBroken, ReceivedRows, check_order
 from benchmarks.ordering.load import Load, durable_ends
 
 # Two streams of one topic, two replicas: stream 0 has entries 1 to 5 and stream 1 entries 1 to 4, in three cuts. The second replica
 # of stream 1 was slow and heard of the last two cuts at once; in both orders they follow each other, so it is one row.
-GOOD = Told(
+GOOD = ReceivedRows(
     replica=np.array([0, 0, 0, 0, 1, 1, 1]),
     stream=np.array([0, 1, 0, 1, 0, 0, 1]),
     llsn=np.array([1, 1, 4, 3, 1, 4, 1]),
@@ -25,10 +25,10 @@ GOOD = Told(
 ENDS, TOPICS = np.array([6, 5]), np.array([1, 1])
 
 
-def changed(told: Told, field: str, place: int, value: int) -> Told:
-    column = getattr(told, field).copy()
+def changed(rows: ReceivedRows, field: str, place: int, value: int) -> ReceivedRows:
+    column = getattr(rows, field).copy()
     column[place] = value
-    return replace(told, **{field: column})
+    return replace(rows, **{field: column})
 
 
 def test_an_order_that_is_told_in_other_pieces_is_the_same_order() -> None:
@@ -36,7 +36,7 @@ def test_an_order_that_is_told_in_other_pieces_is_the_same_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "ends", "why"),
+    ("rows", "ends", "why"),
     [
         (changed(GOOD, "llsn", 2, 5), ENDS, "an LLSN is left out"),
         (changed(GOOD, "llsn", 2, 3), ENDS, "an LLSN is ordered twice"),
@@ -49,9 +49,11 @@ def test_an_order_that_is_told_in_other_pieces_is_the_same_order() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_check_sees_that(told: Told, ends: np.ndarray[tuple[int], np.dtype[np.int64]], why: str) -> None:
+def test_the_check_sees_that(
+    rows: ReceivedRows, ends: np.ndarray[tuple[int], np.dtype[np.int64]], why: str
+) -> None:
     with pytest.raises(OrderBroken):
-        check_order(told, ends, TOPICS, 2)
+        check_order(rows, ends, TOPICS, 2)
 
 
 def test_every_replica_of_a_stream_is_on_a_node_of_its_own_and_no_node_has_too_many() -> None:

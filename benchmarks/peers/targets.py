@@ -1,4 +1,4 @@
-"""Verdicts: how many times better we are than the peers, lap by lap, against what is due and what we are after."""
+"""Targets: how many times better we are than the peers, against each aim."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ AIMS: tuple[Aim, ...] = (
 )  # fmt: skip
 
 
-# Slower than another client in every reading: it decides no verdict, and takes a long time.
+# Slower than another client in every reading: it decides no target, and takes a long time.
 _NO_DUEL = {("read-100", "nats-3")}
 
 
 def duels() -> dict[str, tuple[str, ...]]:
-    """The systems that decide a verdict, by workload."""
+    """The systems that decide a target, by workload."""
     found: dict[str, dict[str, None]] = {}
     for aim in AIMS:
         workload = aim.workload.partition("/")[0]
@@ -65,7 +65,7 @@ def duels() -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TargetResult:
     """What was reached: against the peers by their own clients, and against the best that we got out of them."""
 
     aim: Aim
@@ -73,9 +73,9 @@ class Verdict:
     best: Spread | None
 
 
-def verdicts(findings: Findings) -> list[Verdict]:
+def target_results(findings: Findings) -> list[TargetResult]:
     return [
-        Verdict(
+        TargetResult(
             aim,
             _ratio(findings, aim, [name for name in aim.peers if "bare" not in name]),
             _ratio(findings, aim, aim.peers),

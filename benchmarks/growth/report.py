@@ -50,7 +50,7 @@ COLUMNS = {
 }
 
 
-def told(report: Mapping[str, Any]) -> str:
+def report_text(report: Mapping[str, Any]) -> str:
     """The whole report as Markdown."""
     found = points_of(report)
     cliffs = cliffs_in(report)
@@ -80,12 +80,12 @@ def sweep_told(sweep: Sweep, points: Sequence[Point], report: Mapping[str, Any])
     lines.append("| " + " | ".join(heads) + " |")
     lines.append("|" + "--:|" * len(heads))
     for point in points:
-        cells = [load_told(sweep, point.load), *(_cell(point, column) for column in columns), _cores(point)]
+        cells = [load_text(sweep, point.load), *(_cell(point, column) for column in columns), _cores(point)]
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", f"{course(sweep, points)} {bound(points[-1], report)}"]
 
 
-def load_told(sweep: Sweep, load: int) -> str:
+def load_text(sweep: Sweep, load: int) -> str:
     """Sizes in their units, counts as they are."""
     if sweep.name not in ("entry", "size"):
         return format_count(load)
@@ -122,8 +122,8 @@ def course(sweep: Sweep, points: Sequence[Point]) -> str:
     head = FIGURES[figure][0]
     latency = sweep.latencies[0]
     return (
-        f"From {load_told(sweep, first.load)} to {load_told(sweep, last.load)}: {head} {_cell(first, figure)} to "
-        f"{_cell(last, figure)}, most of all {_cell(best, figure)} at {load_told(sweep, best.load)}; {FIGURES[latency][0]} "
+        f"From {load_text(sweep, first.load)} to {load_text(sweep, last.load)}: {head} {_cell(first, figure)} to "
+        f"{_cell(last, figure)}, most of all {_cell(best, figure)} at {load_text(sweep, best.load)}; {FIGURES[latency][0]} "
         f"{_cell(first, latency)} to {_cell(last, latency)}."
     )
 
