@@ -418,7 +418,7 @@ def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Pat
     """Law 9: what nobody trimmed is never said to be."""
     store = filled(tmp_path)
     first = store.stretch(LLSN(1))
-    first.segment.let_go()
+    first.segment.release()
     first.segment.path.unlink()
     with pytest.raises(CorruptBatch, match="missing"):
         store.read(store.extent(LLSN(1), 1))

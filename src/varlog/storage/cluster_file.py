@@ -57,7 +57,7 @@ def decode_cluster(content: bytes, path: Path) -> ClusterUUID:
 
 
 def read_cluster(disk: Disk, directory: Path) -> ClusterUUID:
-    """The cluster of the replica in `directory`; NO_UUID if it was made before clusters had one."""
+    """The cluster of the replica in `directory`; NO_UUID if it belongs to none yet."""
     path = directory / CLUSTER_NAME
     return decode_cluster(disk.read_file(path), path) if disk.exists(path) else NO_UUID
 

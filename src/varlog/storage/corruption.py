@@ -1,9 +1,9 @@
-"""Bit rot: finds stretches of a segment whose bytes no longer match their checksums, and puts them right in place.
+"""Finds and repairs stretches of a segment that do not match their checksums.
 
 A stretch lies between two points of the index. Where it begins and ends, in entries and in bytes, is known whatever its own bytes
-say now; and committed bytes never change and are the same on every replica (law 3). So a copy from another replica, of exactly
-the same size, is written over the damage while the replica goes on. Doing it twice is harmless, and a crash in the middle leaves
-damage that is found like any other.
+are now; and committed bytes never change and are the same on every replica (law 3). So a copy from another replica, of exactly the
+same size, is written over the damage while the replica continues to serve. Doing it twice is harmless, and a crash in the middle
+leaves damage that is found like any other.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import File
 from varlog.storage.committed.segment import Segment
 
-# In which epoch entries were ordered, in order: from, to, epoch. As few as there were seals.
+# In which epoch entries were ordered: (begin, end, epoch), in order. As few as there were seals.
 Ordered = Sequence[tuple[LLSN, LLSN, Epoch]]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRange:
     """Entries [begin, end), all committed, from `offset` on. They fill `size` bytes; where not `exact` (nothing behind them says
-    where they end: the log's newest) they lie somewhere within them."""
+    where they end: the log's newest) they are somewhere within them."""
 
     segment: Segment
     begin: LLSN
@@ -37,7 +37,7 @@ class BlockRange:
     exact: bool
 
     def parts(self) -> Iterator[BlockRange]:
-        """The same stretch from point to point: what can be damaged and mended by itself."""
+        """The same stretch from point to point: the smallest parts that are repaired."""
         index = self.segment.index
         first, last = index.at_or_before(self.begin), index.at_or_before(LLSN(self.end - 1))
         for point in range(first, last):
@@ -52,7 +52,7 @@ class BlockRange:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A stretch that is damaged, and how."""
+    """A damaged stretch, and what is wrong with it."""
 
     begin: LLSN
     end: LLSN
@@ -96,7 +96,7 @@ def examine_stretch(stretch: BlockRange, ordered: Ordered = ()) -> list[Corrupti
         except CorruptBatch as problem:
             corrupt.append(Corruption(part.begin, part.end, problem.what))
         except OSError as error:
-            # A sector that the device gives up is rot, too, and writing it again is its remedy.
+            # A sector that the device cannot read is damage as well, and rewriting it is the remedy.
             corrupt.append(Corruption(part.begin, part.end, f"it cannot be read: {error}"))
     return corrupt
 
@@ -126,7 +126,7 @@ def check_batches(data: Buffer, begin: LLSN, end: LLSN, ordered: Ordered = ()) -
 
 def check_ordered(header: BatchHeader, ordered: Ordered, at: int) -> None:
     """CorruptBatch if the batch is of another epoch than the one in which its entries were ordered: a seal had cut it off, and it
-    came back with an older copy of the file. What no row tells of is not judged."""
+    came back with an older copy of the file. A batch without a row is not checked."""
     for begin, end, epoch in ordered:
         if begin <= header.first_llsn < end and epoch != header.epoch:
             raise CorruptBatch(
@@ -137,7 +137,7 @@ def check_ordered(header: BatchHeader, ordered: Ordered, at: int) -> None:
 
 def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN) -> None:
     """Write `copy`, the batches of entries [begin, end) of another replica, over what is here, and sync. In the worker that alone
-    writes to the segment. CorruptBatch: the copy is not good, or not of what is here; then nothing was written.
+    writes to the segment. CorruptBatch: the copy is bad, or not of these entries; then nothing was written.
 
     What is trimmed on the other replica (below `low_llsn`) the copy may lack: see `_filler`.
     """
@@ -174,8 +174,8 @@ def fill_stretch(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None
 
 
 def intact_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> tuple[int, LLSN]:
-    """How many bytes of `data` are sound batches back to back from the one with `llsn` on, as they were ordered, none behind `end`;
-    and up to where."""
+    """How many bytes of `data` are intact batches, back to back from the one with `llsn` on, as they were ordered and none behind
+    `end`; and the LLSN at which they end."""
     view, at = memoryview(data), 0
     try:
         while llsn < end:
@@ -207,22 +207,22 @@ def _bytes_before(segment: Segment, offset: int, copy: Buffer) -> int:
     """How many bytes lie between `offset` and the same bytes as `copy`, where neither headers nor index say so."""
     here = segment.borrow().file.read_at(segment.size - offset, offset)
     if (found := bytes(here).find(copy)) < 0:
-        raise CorruptBatch("what can be read is damaged as well, so that its place is not known", offset)
+        raise CorruptBatch("what can be read is damaged as well, so that its offset is not known", offset)
     return found
 
 
 def _check_follows(file: File, at: int, end: LLSN) -> None:
-    """Behind the copy what is not committed yet must go on, where that can be told."""
+    """Entries that are not committed yet must continue behind the copy, as far as that can be read."""
     try:
         header = parse_header(file.read_at(HEADER_BYTES, at))
     except CorruptBatch:
-        return  # damaged as well: its turn comes when it is committed
+        return  # damaged as well: repaired once it is committed
     if header.first_llsn != end:
         raise CorruptBatch(f"LLSN {header.first_llsn} follows the copy, not {end}", at)
 
 
 def _filler(begin: LLSN, end: LLSN, size: int, epoch: Epoch) -> bytearray:
-    """A batch of exactly `size` bytes in the place of trimmed entries. Nobody ever reads them (law 9), but the readable ones behind
+    """A batch of exactly `size` bytes in the place of trimmed entries. They are never read (law 9), but the readable ones behind
     are reached over their headers, and no replica has the old bytes any more. It has the epoch of what follows: an older one
     could look like a tail behind a seal."""
     count = end - begin

@@ -1,8 +1,9 @@
-"""DiskSpace: the free space of one volume. Appends leave a reserve of it, so that seals, trims and states find a place (R-SEAL-6).
+"""DiskSpace: the free space of one volume, and its reserve (R-SEAL-6).
 
-A volume is *full* when less than the reserve is free, or when an append found no room; it is so until half as much again is
-free, and what the append wanted. Should somebody else have eaten the reserve, a small ballast file makes room for
-the few bytes that a seal or a trim must write: a trim that cannot be kept could never free anything.
+Appends leave a reserve, so that seals, trims and states can still be written. A volume is *full* when less than the reserve is
+free, or when an append found no space; it stays full until half as much again is free, and what the append needed. If another
+program has used up the reserve, a small ballast file makes space for the few bytes of a seal or a trim: a trim that could not be
+written could never free anything.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _log = get_logger("storage")
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True for the errors of a file system, or a quota, that has no more room."""
+    """True for the errors of a file system, or a quota, without free space."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskSpace:
-    """One volume's, shared by the workers of the replicas on it. The event loop asks `full`: the kernel knows that without a
-    look at the device."""
+    """One volume's free space, shared by the workers of the replicas on it. The event loop asks `full`, which the kernel knows
+    without reading the device."""
 
     def __init__(self, disk: Disk, directory: Path, *, reserve_bytes: int = 0, why: str = "") -> None:
         self.why = why or f"the disk is full: free space on {directory}"
@@ -44,7 +45,7 @@ class DiskSpace:
 
     @property
     def full(self) -> bool:
-        """True while appends would find no room; not at once false again when a little is free."""
+        """True while appends would find no space; with a margin, so that it does not change with every file."""
         try:
             free = self._free_bytes()
         except OSError:
@@ -66,7 +67,7 @@ class DiskSpace:
         return max(needed_bytes, min(wanted_bytes, spare))
 
     def mark_full(self, needed_bytes: int = 0) -> None:
-        """An append found no room."""
+        """An append found no space."""
         self._full, self._wanted_bytes = True, max(self._wanted_bytes, needed_bytes)
 
     def can_spare(self, needed_bytes: int) -> bool:
@@ -74,7 +75,7 @@ class DiskSpace:
         return not self.full and self._free_bytes() - needed_bytes >= self._reserve_bytes
 
     def persist(self, write: Callable[[], T]) -> T:
-        """Do a small write that must not fail for lack of room: once more if the ballast makes some. `write` may be done twice."""
+        """Do a small write that must not fail for lack of space: again after the ballast was removed. `write` may run twice."""
         try:
             return write()
         except OSError as error:
@@ -84,9 +85,9 @@ class DiskSpace:
         return write()
 
     def keep_ballast(self) -> None:
-        """Make the ballast file, if there is none. A volume that has no room for it has none."""
+        """Create the ballast file, if there is none. A volume that has no space for it has none."""
         size, path = min(BALLAST_BYTES_MAX, self._reserve_bytes // 4), self._directory / BALLAST_NAME
-        with contextlib.suppress(OSError):  # another worker was faster, or there is no room
+        with contextlib.suppress(OSError):  # another worker was faster, or there is no space
             if size and not self._disk.exists(path):
                 file = self._disk.open(path, create=True)
                 try:
@@ -98,7 +99,7 @@ class DiskSpace:
         path = self._directory / BALLAST_NAME
         with contextlib.suppress(OSError):  # it is gone already
             self._disk.remove(path)
-            _log.warning(logfmt("the volume is full to the last byte: the ballast goes", path=path))
+            _log.warning(logfmt("the volume is completely full: the ballast is removed", path=path))
 
     def _free_bytes(self) -> int:
         return self._disk.free_bytes(self._directory)

@@ -1,6 +1,6 @@
-"""Read-only dump and verification of a data directory, for the CLI and reports
+"""Read-only dump and verification of a data directory, for the CLI and reports.
 
-For the command line and for bug reports. It never writes: it may be used on a directory that must be kept as it is.
+It never writes: it may be used on a directory that must be kept unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, Synced, read_ma
 from varlog.storage.sequenced.unit_state import UNIT_NAME, UnitStateFile, read_unit
 from varlog.storage.volume import numbered
 
-# A data directory may hold the volumes of several nodes; no deeper than this are they looked for.
+# A data directory may contain the volumes of several nodes; they are searched for down to this depth.
 _DEPTH_MAX = 3
 
 
@@ -52,7 +52,7 @@ class SegmentDump:
 
 @dataclass(slots=True)
 class ReplicaDump:
-    """One replica. `problems` are what opening it would refuse; `notes` what opening it would put right."""
+    """One replica. `problems` are what opening it would refuse; `notes` what opening it would repair."""
 
     path: Path
     state: ReplicaStateFile | None = None
@@ -256,12 +256,12 @@ def _slices(content: bytes) -> Callable[[int, int], memoryview]:
     return lambda size, offset: view[offset : offset + size]
 
 
-# Read-only look into one log unit, with every byte of its pages checked. Part of the dump.
+# --- log units -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PageSegmentDump:
-    """One segment file. `batches` and `entries` count its pages up to the first that cannot be told from what follows."""
+    """One segment file. `batches` and `entries` count its pages up to the first one whose end is not known."""
 
     path: Path
     number: int
@@ -279,7 +279,7 @@ class PageSegmentDump:
 @dataclass(slots=True)
 class UnitDump:
     """One log unit. `newest`: the largest LLSN that is written; everything below `dense_end` is; `runs`: one more than there are
-    holes. `problems` are what opening it would refuse or say; `notes` what opening it would put right."""
+    holes. `problems` are what opening it would refuse or report; `notes` what opening it would repair."""
 
     path: Path
     state: UnitStateFile | None = None

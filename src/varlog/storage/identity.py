@@ -1,4 +1,7 @@
-"""Identity: whose directory this is. It is not trusted by its name: it can be copied, renamed or mounted elsewhere (R-SN-7)."""
+"""Identity: which node and cluster a directory belongs to (R-SN-7).
+
+Its name is not trusted: a directory can be copied, renamed or mounted elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(cluster: ClusterID, cluster_key: str) -> str:
-    """What is kept of the cluster key: enough to recognise it, not enough to use it."""
+    """What is stored of the cluster key: enough to recognise it, not enough to use it."""
     return hashlib.sha256(f"varlog cluster {cluster}\n{cluster_key}".encode()).hexdigest()[:32]
 
 
@@ -81,7 +84,7 @@ def check_identity(
         )
     if identity.cluster_key_fingerprint != fingerprint(cluster, cluster_key):
         raise StartupError(
-            f"{directory} was made with another cluster key: start with the key of cluster {cluster}, or use an empty volume"
+            f"{directory} was created with another cluster key: start with the key of cluster {cluster}, or use an empty volume"
         )
 
 

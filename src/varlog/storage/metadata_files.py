@@ -1,8 +1,9 @@
-"""Bit rot and lost writes in what lies beside the segments: state, commit rows, sidecars. Memory knows what was in them.
+"""Checks metadata files against memory: state, commit rows, sidecars.
 
 None of them is read again while a replica is open. Found only at the next start, a flipped bit in one of them would cost the whole
-replica, or be signed again by a compaction. A file that is sound but old, because the device lost a write that it had acknowledged,
-would be believed then: an epoch, a seal, a trim or rows that were synced would be forgotten. So each file is compared with memory.
+replica, or get a valid checksum by a compaction. A file that is intact but old, because the device lost a write that it had
+acknowledged, would be trusted then: an epoch, a seal, a trim or synced rows would be forgotten. So each file is compared with
+memory, and rewritten from it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from varlog.storage.committed.state_file import STATE_NAME, ReplicaStateFile, re
 
 
 def scrub_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:
-    """Write the state again if the file is damaged or not the newest, or in any case; tells what was wrong, or ''."""
+    """Rewrite the state if the file is damaged or old, or always (`rewrite`); returns what was wrong, or ''."""
     wrong = ""
     try:
         found = read_state(disk, directory)
@@ -49,18 +50,18 @@ def scrub_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite
 
 
 def is_older(found: ReplicaStateFile, state: ReplicaStateFile) -> bool:
-    """Whether a file that is sound is not what was written last. The low LLSN may be ahead in memory: where rows begin later, they
-    say so themselves, and a trim moves another field, too."""
+    """Whether an intact file is not what was written last. The low LLSN may be ahead in memory: rows that begin later show it
+    themselves, and a trim moves another field as well."""
     return msgspec.structs.replace(found, low_llsn=state.low_llsn) != state
 
 
 def lost_write(path: Path, found: object, known: object) -> str:
-    """Of a file that is sound but old, what is told of it."""
-    return f"{path} is sound but old, the device lost a write: it has {found}, and {known} was written"
+    """The message about a file that is intact but old."""
+    return f"{path} is intact but old, the device lost a write: it has {found}, and {known} was written"
 
 
 def scrub_file(disk: Disk, path: Path, content: bytes) -> str:
-    """Write a file again that is not what was written last: damaged, old, or gone; tells so, or ''."""
+    """Rewrite a file that is not what was written last: damaged, old or missing; returns a note, or ''."""
     found = disk.read_file(path) if disk.exists(path) else None
     if found == content:
         return ""
@@ -70,8 +71,8 @@ def scrub_file(disk: Disk, path: Path, content: bytes) -> str:
 
 
 def scrub_sidecar(disk: Disk, segment: Segment) -> str:
-    """Write the index of a closed segment again if the file is damaged or gone, and cut what lies behind the segment's last batch;
-    tells so, or ''."""
+    """Rewrite the index of a closed segment if the file is damaged or missing, and cut what is behind the segment's last batch;
+    returns a note, or ''."""
     path, excess = index_path(segment.path), segment.cut_excess()
     content = disk.read_file(path) if disk.exists(path) else b""
     if decode_index(content, segment.first_llsn, segment.end_llsn, segment.size) is not None:
@@ -89,9 +90,8 @@ class RowsInMemory:
     low: LLSN
     end: LLSN
     last: CommitRow | None  # the newest, synced or not
-    run_of: Callable[
-        [LLSN], tuple[LLSN, GLSN] | None
-    ]  # where the run begins that orders an LLSN, and at which GLSN
+    # Where the run begins that orders an LLSN, and at which GLSN.
+    run_of: Callable[[LLSN], tuple[LLSN, GLSN] | None]
     epoch_of: Callable[[LLSN], Epoch | None]  # in which epoch an LLSN was written
 
 
@@ -100,9 +100,8 @@ Runs = tuple[Sequence[int], Sequence[int]]
 
 
 def scrub_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
-    """Put single bad rows, the header and the end mark right in place; tells what was wrong, or ''. CorruptReplica: two rows in a
-    row are
-    bad, and nothing says any more where one ended and the next began. `rewrite`: all of the file is written once more."""
+    """Repair single bad rows, the header and the end mark in place; returns what was wrong, or ''. CorruptReplica: two
+    consecutive rows are bad, and nothing shows where one ended and the next began. `rewrite`: the whole file is written again."""
     content = file.read_at(ROW_BYTES * (memory.count + 2), 0)
     rows = np.frombuffer(content[ROW_BYTES : ROW_BYTES * (memory.count + 1)], ROW_TYPE)
     if len(rows) < memory.count:
@@ -116,7 +115,7 @@ def scrub_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
     for number in bad:
         row = _row_again(rows, number, memory, file.path)
         patches.append((ROW_BYTES * (number + 1), encode_row(row, 0)))
-    # The mark is behind the rows at last: it is what proves them, so it comes when they are good.
+    # The mark comes last: it proves the rows, so they must be good before.
     mark, marked_at = encode_end_mark(memory.count), ROW_BYTES * (memory.count + 1)
     if content[marked_at : marked_at + ROW_BYTES] != mark:
         patches.append((marked_at, mark))
@@ -146,8 +145,8 @@ def agreeing(rows: RowArray, memory: RowsInMemory, runs: Runs) -> int:
 
 
 def is_old(rows: RowArray, memory: RowsInMemory, runs: Runs) -> bool:
-    """Whether the `rows` of a file are not those that were synced last, though nothing shows that they were damaged: they are sound
-    and contradict memory, or the newest of them, two or more, are not there."""
+    """Whether the `rows` of a file are not those that were synced last, though nothing shows damage: they are intact and
+    contradict memory, or the newest of them, two or more, are missing."""
     there = rows[: memory.count]
     same = agreeing(there, memory, runs)
     if same == memory.count:
@@ -160,7 +159,7 @@ def rows_again(
     rows: RowArray, memory: RowsInMemory, between: tuple[tuple[LLSN, GLSN, int], ...], path: Path
 ) -> list[CommitRow]:
     """The rows behind `rows`, which memory agrees with. `between` are the runs up to the newest row. Their version is one that is
-    not too new: what is told to be there is there, and what comes twice does no harm (R-CTX-4)."""
+    not too new: what it claims to exist exists, and a row that arrives twice does no harm (R-CTX-4)."""
     last = memory.last
     if not len(rows) or last is None or last.llsn_end != memory.end:
         raise CorruptReplica(str(path), "it is old, and memory does not know all of its rows")
@@ -208,7 +207,7 @@ def _row_again(rows: RowArray, number: int, memory: RowsInMemory, path: Path) ->
     if run is not None and run[0] <= begin < end:
         glsn = GLSN(run[1] + begin - run[0])
     elif begin < end <= memory.low:
-        # Trimmed, and forgotten here: nobody asks for its place any more, but it must be behind the row before.
+        # Trimmed and forgotten here: its position is never read, but it must be behind the row before.
         glsn = before.glsn_end if before is not None else GLSN(1)
     else:
         raise CorruptReplica(str(path), f"row {number} is bad, and LLSNs [{begin}, {end}) are not one run")

@@ -1,11 +1,11 @@
-"""OpenFile: a file that stays open as long as somebody uses it, and closes by itself behind the last one.
+"""OpenFile: a file that closes itself when its last user releases it.
 
-A reader in one thread may hold a segment that a trim in another has just unlinked. Closing it under the reader would hand its
-descriptor to the next file that is opened, and the reader would serve that file's bytes. So nobody closes a segment:
-whoever needs it keeps a reference, and the last one to let go closes it.
+A reader in one thread may use a segment that a trim in another has just unlinked. Closing it under the reader would give its
+descriptor to the next file that is opened, and the reader would serve that file's bytes. So no one closes a segment: every user
+keeps a reference, and the file is closed with the last one.
 
-Another program may delete the file, or move an older copy over it, while it is open here. What is written goes to a file without a
-name from then on, and is gone with the process. The open one still has everything, so it is written again under its name.
+Another program may delete the file, or move an older copy over it, while it is open here. What is written then goes to a file
+without a name, and is lost with the process. The open file still has everything, so it is written again under its name.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class OpenFile:
         self.file = file
 
     def __del__(self) -> None:
-        # A file that cannot be closed is of no more use to anybody; every write to it was synced, or raised before.
+        # A file that cannot be closed is of no more use; every write to it was synced, or raised before.
         with contextlib.suppress(Exception):
             self.file.close()
 
 
 def unlinked(path: Path) -> str:
-    """Of a file that lost its name while it was open, what is told of it."""
+    """The message about a file that lost its name while it was open."""
     return f"{path} was deleted or replaced while it was open, and is written again"
 
 

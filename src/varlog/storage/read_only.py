@@ -1,4 +1,4 @@
-"""ReadOnlyDisk: a Disk that looks and never touches, for the dump. Every change raises."""
+"""ReadOnlyDisk: a Disk for the dump, on which every change raises."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from varlog.runtime.disk import Disk, File, FileLock
 
 
 def _refuse(path: Path) -> NoReturn:
-    raise PermissionError(f"{path} is only looked at here")
+    raise PermissionError(f"{path} is read-only here")
 
 
 class ReadOnlyDisk:
-    """Another disk, without its changes. Files are read whole, so that one without write permission can be looked at, too;
+    """Another disk, without its changes. Files are read whole, so that files without write permission can be read as well;
     with `whole_files=False` they are opened on the other disk, and read piece by piece."""
 
     def __init__(self, disk: Disk, *, whole_files: bool = True) -> None:

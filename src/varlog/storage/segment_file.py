@@ -1,7 +1,8 @@
-"""[A5 R6 Q5] SegmentFile: the file below a segment of either ordering: opened when needed, reserved ahead, written, synced.
+"""[A5 R6 Q5] SegmentFile: writes and syncs a segment file of either ordering.
 
-Only the newest segment of a store is written to. It is reserved ahead in steps, because a sync of reserved space is twice as
-fast. The steps begin small and double: a thousand topics that hold little must not fill a disk with what they may need one day.
+It is opened when needed. Only the newest segment of a store is written to. It is reserved ahead in steps, because a sync of
+reserved space is twice as fast. The steps begin small and double: a thousand small topics must not fill a disk with reserved
+space.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(INDEX_SUFFIX)
 
 
-# Why entries cannot be read whose file was removed from outside.
+# Why entries cannot be read whose file was removed by another program.
 MISSING: Final = "its segment file is missing"
 
 
@@ -66,17 +67,17 @@ class SegmentFile:
         return file
 
     def borrow(self) -> OpenFile:
-        """The open file, or one for this use alone: looking through old segments must not keep them all open."""
+        """The open file, or one for this use alone: reading old segments must not keep them all open."""
         return self._open or OpenFile(self._disk.open(self.path))
 
-    def let_go(self) -> None:
-        """Close the file once nobody reads it any more."""
+    def release(self) -> None:
+        """Close the file once its last reader is done."""
         self._open = None
 
     # --- worker ----------------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, reserve_max: int, disk_space: DiskSpace) -> None:
-        """Have room for `size` bytes behind the last batch. OSError: there is none, and no batch was touched."""
+        """Reserve space for `size` bytes behind the last batch. OSError: there is none, and no batch was changed."""
         end = self.size + size
         if end > self._reserved:
             wanted = max(end, min(reserved_for(end), reserve_max))
@@ -85,7 +86,7 @@ class SegmentFile:
             self._reserved = reserved
 
     def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, disk_space: DiskSpace) -> None:
-        """Write behind the last batch and sync. `size` is moved by the caller, who knows the batches."""
+        """[A5 Q5] Write behind the last batch and sync. The caller, which knows the batches, moves `size`."""
         self.reserve(size, reserve_max, disk_space)
         file = self.open().file
         offset = self.size
@@ -104,8 +105,8 @@ class SegmentFile:
         self._disk.replace_file(index_path(self.path), sidecar)
 
     def cut_excess(self) -> str:
-        """Of a closed one: drop what lies behind its last batch; tells so, or ''. An older copy that was put in its place, and
-        whose batches were repaired, may still have room reserved there: the next start would call that damage."""
+        """Of a closed one: drop what is behind its last batch; returns a note, or ''. An older copy that was put in its place,
+        and whose batches were repaired, may still have reserved space there: the next start would call that damage."""
         if not self._disk.exists(self.path):
             return ""
         opened = self.borrow()
@@ -116,8 +117,8 @@ class SegmentFile:
         return f"{self.path} is longer than what was written to it"
 
     def relink(self) -> str:
-        """If the file is open and was deleted or replaced, write what is known to be durable of it under its name again; tells so,
-        or ''. What is not open is looked for by its name whenever it is read."""
+        """If the file is open and was deleted or replaced, write what is known to be durable of it under its name again; returns
+        a note, or ''. A file that is not open is found by its name whenever it is read."""
         opened = self._open
         fresh = relinked(self._disk, opened, self.size) if opened is not None else None
         if fresh is None:
@@ -126,7 +127,7 @@ class SegmentFile:
         return unlinked(self.path)
 
     def truncate_unsynced(self) -> None:
-        """After a failed write or sync: try to drop what is behind the last sure batch, so that no later process finds it in
-        the page cache and believes it to be on the disk."""
+        """After a failed write or sync: try to drop what is behind the last durable batch, so that no later process finds it in
+        the page cache and takes it for durable."""
         with contextlib.suppress(OSError):
             self.open().file.truncate(self.size)

@@ -78,7 +78,7 @@ def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
 
 
 def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, bytes]]:
-    """Every sound copy in a node's directories, the newest first. A damaged one is passed over: there are others."""
+    """Every intact copy in a node's directories, the newest first. Damaged ones are skipped: there are others."""
     found = []
     for home in homes:
         path = home / VIEW_NAME
@@ -93,11 +93,11 @@ def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, 
 
 
 def scrub_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> str:
-    """Write the copies again that are not `content`, which was kept last; tells which, or ''."""
+    """Rewrite the copies that are not `content`, which was written last; returns which, or ''."""
     return "; ".join(filter(None, (scrub_file(disk, home / VIEW_NAME, content) for home in homes)))
 
 
 def write_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> None:
-    """Keep a copy in every directory of a node, durably, in place of the one before."""
+    """Write a copy to every directory of a node, durably, in place of the one before."""
     for home in homes:
         disk.replace_file(home / VIEW_NAME, content)

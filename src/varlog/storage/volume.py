@@ -1,16 +1,16 @@
-"""The volumes of one storage node: layout, identity, locks, removal (R-SN-1 to 7)
+"""The volumes of one storage node: layout, identity, locks (R-SN-1 to 7).
 
 <volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
-    identity                                   whose it is
+    identity                                   the node and cluster it belongs to
     view                                       a copy of the cluster's view (view_copy.py)
     lock                                       held by the running process
-    ballast                                    room for the last small writes on a full disk
+    ballast                                    space for the last small writes on a full disk
     witness                                    what the node has seen of the metadata repository
     lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume; or one log unit
         cluster                                the cluster it belongs to (cluster_file.py)
         state | unit                           which of the two it is
         removed                                only while it is being removed
-    aside-lsid=<log stream>/                   a replica that could not go on, until the one made in its place has run
+    aside-lsid=<log stream>/                   a replica that could not continue, until its replacement has run
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def numbered(disk: Disk, directory: Path, kind: str) -> Iterator[tuple[int, Path
 
 
 class NodeVolumes:
-    """The locked volumes of a running node. `streams` says where each replica or log unit is."""
+    """The locked volumes of a running node. `streams`: the directory of each replica or log unit."""
 
     def __init__(
         self, disk: Disk, cluster: ClusterID, node: NodeID, volumes: Sequence[Path], disk_reserve_bytes: int
@@ -82,9 +82,9 @@ class NodeVolumes:
         self.streams: dict[LogStreamID, Path] = {}
         # The cluster that this node serves; NO_UUID until a repository has opened its first session.
         self.cluster_uuid = NO_UUID
-        # The largest id of a directory that was ever seen here, whatever it is.
+        # The largest id of any directory that was ever seen here.
         self.largest_log_stream = LogStreamID(0)
-        # What each directory in `streams` is bound to; nothing for those that are bound to no cluster.
+        # The cluster of each directory in `streams`; those that belong to none are missing.
         self._bound: dict[LogStreamID, ClusterUUID] = {}
         self._identity: Identity | None = None
         self._disk = disk
@@ -172,7 +172,7 @@ class NodeVolumes:
         return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
     def is_blank(self, log_stream: LogStreamID) -> bool:
-        """Worker: the files of what cannot be opened show that it never held an entry. False if the disk does not let it look."""
+        """Worker: the files of what cannot be opened show that it never had an entry. False if they cannot be read."""
         try:
             return is_blank(self._disk, self.streams[log_stream])
         except OSError:
@@ -180,7 +180,7 @@ class NodeVolumes:
 
     def clear_unfinished(self, log_stream: LogStreamID) -> bool:
         """Finish a removal that the disk refused half-way; True if that was all there was. What was set aside for a replica that
-        could not be made is put back."""
+        could not be created is put back."""
         path = self.streams[log_stream]
         if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
             return False
@@ -190,12 +190,12 @@ class NodeVolumes:
         return True
 
     def forget(self, log_stream: LogStreamID) -> None:
-        """The replica is gone, or was never made."""
+        """The replica is gone, or was never created."""
         self.streams.pop(log_stream, None)
         self._bound.pop(log_stream, None)
 
     def remove(self, log_stream: LogStreamID) -> None:
-        """Delete a replica's data (R-REG-5), and what was set aside for it. Half done, it goes on at the next start."""
+        """Delete a replica's data (R-REG-5), and what was set aside for it. If it is interrupted, the next start continues it."""
         self.drop_aside(log_stream)
         self._delete(log_stream)
 
@@ -207,9 +207,9 @@ class NodeVolumes:
         self.forget(log_stream)
 
     def set_aside(self, log_stream: LogStreamID) -> None:
-        """Make room for a new replica in place of this one, which cannot go on: its data stays, under another name.
+        """Make way for a new replica in place of this one, which cannot continue: its data stay, under another name.
 
-        Where a replica is set aside already, the present one never ran since, so all it may hold is copied: it is deleted.
+        If a replica is set aside already, the present one never ran, so all its data are copies: it is deleted.
         """
         path = self.streams[log_stream]
         if not self._disk.exists(path):
@@ -222,26 +222,26 @@ class NodeVolumes:
             self.forget(log_stream)
 
     def _put_back(self, log_stream: LogStreamID) -> bool:
-        """What was set aside for a replica that was never made takes its old place: there it is shown, and is rebuilt or removed as
-        any other. Under the other name nobody would ever look for it, once the stream has moved on. False: there is nothing."""
+        """What was set aside for a replica that was never created takes its old place: there it is shown, and rebuilt or removed
+        like any other. Under the other name it would never be found, once the stream has moved on. False: there is nothing."""
         for aside in self._asides(log_stream)[:1]:
             if _clear_unfinished(self._disk, aside):
                 continue
             uuid, path = self._read_cluster(aside), aside.with_name(f"lsid={log_stream}")
             self._disk.rename(aside, path)
             self._disk.sync_directory(path.parent)
-            _log.info(logfmt("put back what was set aside for a replica that was never made", path=path))
+            _log.info(logfmt("put back what was set aside for a replica that was never created", path=path))
             self.streams[log_stream] = path
             self.note_cluster(log_stream, uuid)
             return True
         return False
 
     def drop_aside(self, log_stream: LogStreamID) -> None:
-        """What was set aside is not needed any more. Half done, it goes on when this is called again. What belongs to another
+        """What was set aside is not needed any more. If it is interrupted, the next call continues it. What belongs to another
         cluster stays."""
         for path in self._asides(log_stream):
             if self._read_cluster(path) not in (NO_UUID, self.cluster_uuid):
-                _log.warning(logfmt("what was set aside is of another cluster, and stays", path=path))
+                _log.warning(logfmt("what was set aside belongs to another cluster, and stays", path=path))
                 continue
             _log.info(logfmt("removing what was set aside", path=path))
             self._disk.remove_tree(path)
@@ -252,7 +252,7 @@ class NodeVolumes:
         return [path for path in asides if self._disk.exists(path)]
 
     def release(self) -> None:
-        """Let other processes have the volumes."""
+        """Release the locks of the volumes."""
         for lock in self._locks:
             lock.release()
         self._locks.clear()
@@ -313,7 +313,7 @@ class NodeVolumes:
             self._disk.replace_file(path / IDENTITY_NAME, encode_identity(identity))
 
     def _find_streams(self) -> None:
-        """R-SN-3, R-SN-4. What a crash left of making or removing a replica goes."""
+        """R-SN-3, R-SN-4. What a crash left of creating or removing a replica is removed."""
         asides = []
         for volume in self._volumes:
             home = storage_node_path(volume, self._cluster, self.node)
@@ -326,7 +326,7 @@ class NodeVolumes:
                 log_stream = LogStreamID(number)
                 if log_stream in self.streams:
                     raise StartupError(
-                        f"log stream {log_stream} is twice: in {self.streams[log_stream]} and in {path}: one of them is a copy; "
+                        f"log stream {log_stream} exists twice, in {self.streams[log_stream]} and in {path}: one is a copy; "
                         "move it away"
                     )
                 self.streams[log_stream] = path
@@ -354,7 +354,7 @@ class NodeVolumes:
 
     def check_change(self, log_stream: LogStreamID, uuid: ClusterUUID, *, blank: bool) -> None:
         """Whether cluster `uuid` may remove or replace this directory: only what is bound to that very cluster, or what
-        is bound to none and `blank` (it never held an entry)."""
+        is bound to none and `blank` (it never had an entry)."""
         self.check_cluster(uuid)
         bound = self.cluster_of(log_stream)
         if bound != uuid and not (bound == NO_UUID and blank):
@@ -365,7 +365,7 @@ class NodeVolumes:
             )
 
     def note_cluster(self, log_stream: LogStreamID, uuid: ClusterUUID) -> None:
-        """A replica was made for this cluster, or is back."""
+        """A replica was created for this cluster, or was put back."""
         if uuid:
             self._bound[log_stream] = uuid
 
@@ -393,7 +393,7 @@ class NodeVolumes:
         return [found for found in registered if found in self.streams and found not in self._bound]
 
     def _settle_cluster(self) -> None:
-        """An identity that was put back from an older copy knows no cluster, and the replicas do."""
+        """An identity that was restored from an older copy may know no cluster while the replicas do."""
         known = dict.fromkeys(self._bound.values())
         if self.cluster_uuid == NO_UUID and len(known) == 1:
             self._write_identity(next(iter(known)))
@@ -410,8 +410,8 @@ class NodeVolumes:
     # --- while it runs ---------------------------------------------------------------------------------------------------------
 
     def scrub_metadata(self) -> list[str]:
-        """Worker: write the identity again where it is not what memory knows, and lock again what another process could lock now;
-        tells what was wrong. StartupError: another process has the lock."""
+        """Worker: rewrite the identity where it differs from memory, and lock again what another process could lock now; returns
+        what was wrong. StartupError: another process has the lock."""
         wrong = []
         for number, home in enumerate(self.node_paths):
             if not self._locks[number].is_linked():
@@ -424,7 +424,7 @@ class NodeVolumes:
         return wrong
 
     def _read_cluster(self, path: Path) -> ClusterUUID:
-        """A file that is damaged binds to nothing, so the replica is never removed; one that is registered is bound again."""
+        """A damaged file binds to no cluster, so the replica is never removed; a registered one is bound again."""
         try:
             return read_cluster(self._disk, path)
         except CorruptReplica as damaged:
@@ -434,7 +434,7 @@ class NodeVolumes:
 
 def _check_volume(disk: Disk, volume: Path) -> None:
     if not disk.exists(volume):
-        raise StartupError(f"volume {volume} does not exist: make the directory, or mount it")
+        raise StartupError(f"volume {volume} does not exist: create the directory, or mount it")
     if not disk.is_directory(volume):
         raise StartupError(f"volume {volume} is not a directory: give a directory")
     if not disk.is_writable(volume):
@@ -452,7 +452,7 @@ def _check_doubled(volumes: Sequence[Path]) -> None:
 
 
 def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> None:
-    """A volume of another cluster is more likely a wrong id than a wish to share: an empty node would start beside the data."""
+    """A volume of another cluster is more likely a wrong id than meant to be shared: an empty node would start beside the data."""
     for volume in volumes:
         others = [other for other, _ in numbered(disk, volume, "cid") if other != cluster]
         if others:
@@ -483,7 +483,7 @@ def _kept_node(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> NodeI
 
 
 def _clear_unfinished(disk: Disk, path: Path) -> bool:
-    """Remove what a crash left of a replica that was never made, or is being removed; True if it was such a one."""
+    """Remove what a crash left of a replica that was being created or removed; True if it was one."""
     names = disk.list(path)
     if REMOVED_NAME in names:
         _finish_removal(disk, path)
@@ -507,21 +507,18 @@ def _finish_removal(disk: Disk, path: Path) -> None:
     for name in disk.list(path):
         if name != REMOVED_NAME:
             disk.remove(path / name)
-    # Durable before the mark goes: what is left without it would look like a damaged replica.
+    # Durable before the mark is removed: what is left without it would look like a damaged replica.
     disk.sync_directory(path)
     disk.remove_tree(path)
 
 
-# Whether a directory that cannot be opened never held an entry, by its files alone.
-#
-# A device may lose the writes that make a replica or log unit. Then it is damaged, and knows neither its epoch nor its cluster,
-# and
-# if its log stream was never registered nobody repairs it. What is empty may be removed, as entries are written in an epoch only:
-# the state is that of no epoch or was never written, and there is neither a byte of an entry nor a commit row.
-
-
 def is_blank(disk: Disk, path: Path) -> bool:
-    """Nothing but what a new replica or log unit has is in this directory, or what is left of that. Reads no segment."""
+    """Whether a directory that cannot be opened never had an entry, by its files alone; reads no segment.
+
+    A device may lose the writes that create a replica or log unit. Then it is damaged, knows neither its epoch nor its cluster, and
+    if its log stream was never registered nothing repairs it. An empty one may be removed, because entries are written only in an
+    epoch: the state is that of no epoch or was never written, and there is neither a byte of an entry nor a commit row.
+    """
     if not disk.is_directory(path):
         return False
     return _states_blank(disk, path) and _segments_blank(disk, path) and _rows_blank(disk, path)
@@ -544,7 +541,7 @@ def _state_blank(name: str, content: bytes, path: Path) -> bool:
 
 
 def _segments_blank(disk: Disk, path: Path) -> bool:
-    """The first one alone, and it has no bytes: room is reserved with the first entry. Both orderings count from 1."""
+    """Only the first one, without bytes: space is reserved with the first entry. Both orderings count from 1."""
     numbered = {name: first for name in disk.list(path) if (first := first_llsn_of(name)) is not None}
     return all(
         first in (FIRST_LLSN, FIRST_SEGMENT) and not _size(disk, path / name)
@@ -553,7 +550,7 @@ def _segments_blank(disk: Disk, path: Path) -> bool:
 
 
 def _rows_blank(disk: Disk, path: Path) -> bool:
-    """Behind the header is the first end mark or nothing; the mark of a unit says that nothing is synced, or cannot be read."""
+    """Behind the header is the first end mark or nothing; the mark of a unit shows that nothing is synced, or is unreadable."""
     rows = disk.read_file(path / ROWS_NAME) if disk.exists(path / ROWS_NAME) else b""
     marks = disk.read_file(path / SYNCED_NAME) if disk.exists(path / SYNCED_NAME) else b""
     behind = rows[ROW_BYTES:]

@@ -1,7 +1,7 @@
 """The `witness` file of a storage node: the newest term and projections seen.
 
 As JSON, with a checksum, in the node's directory on every volume; replaced as a whole, and only when something in it changes: no
-append ever waits for it. A copy that is damaged or cannot be written is said, and the others count.
+append ever waits for it. A copy that is damaged or cannot be written is logged, and the others count.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _log = get_logger("storage")
 
 
 class Witness(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`nonce`: which opening of the repository's store had the term (0: not told). `epochs`: of sequenced topics. `proposed`: the
-    newest projection of each that was about to be made. A field may be added, with a default."""
+    """`nonce`: which opening of the repository's store had the term (0: not known). `epochs`: of sequenced topics. `proposed`: the
+    newest projection of each that was about to take effect. A field may be added, with a default."""
 
     term: int = 0
     nonce: int = 0
@@ -77,7 +77,7 @@ class WitnessFile:
         self._paths = [directory / WITNESS_NAME for directory in directories]
 
     def read(self) -> Witness:
-        """The newest copy; an empty one if there is none, as on a node that an older version of varlog made."""
+        """The newest copy; an empty one if there is none."""
         found = [Witness()]
         for path in self._paths:
             try:
@@ -100,13 +100,13 @@ class WitnessFile:
         return read
 
     def scrub_metadata(self, witness: Witness) -> str:
-        """Write the copies again that are not `witness`, which was kept last; tells which, or ''."""
+        """Rewrite the copies that are not `witness`, which was written last; returns which, or ''."""
         content = encode_witness(witness)
         return "; ".join(filter(None, (scrub_file(self._disk, path, content) for path in self._paths)))
 
     def keep(self, witness: Witness) -> bool:
-        """On every volume that takes it; False if none does. A node whose disks are all full or broken continues by what is in
-        memory, and logs it: it still serves reads, and takes the trims that make room."""
+        """Write it to every volume that accepts it; False if none does. A node whose disks are all full or broken continues with
+        what is in memory, and logs it: it still serves reads, and applies the trims that free space."""
         kept = False
         for path in self._paths:
             try:

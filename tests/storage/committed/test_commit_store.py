@@ -231,9 +231,9 @@ def test_a_bad_row_that_was_durable_is_damage_even_if_it_is_the_last(bad: int) -
         found_in(bytes(content))
 
 
-def test_rows_that_do_not_go_on_are_damage() -> None:
+def test_rows_that_do_not_continue_are_damage() -> None:
     for wrong in ([GAPPED[0], GAPPED[2]], [GAPPED[0], row(3, 2, 1)]):
-        with pytest.raises(CorruptReplica, match="row 1 does not go on"):
+        with pytest.raises(CorruptReplica, match="row 1 does not continue"):
             found_in(written(wrong))
 
 

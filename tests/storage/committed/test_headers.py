@@ -83,7 +83,7 @@ def test_what_is_trimmed_is_not_looked_at_and_a_trim_meanwhile_is_told(tmp_path:
     store, batches = made(tmp_path, Random(seed))
     end = batches[-1][1]
     stale = store.header_stretches(LLSN(1), LLSN(end), 1 << 30)[-1]
-    stale.segment.let_go()
+    stale.segment.release()
     store.trim(GLSN(end // 2))
     _, reached = find_all(store, 1, end, {key(1): None})
     assert 1 < reached <= store.low_llsn

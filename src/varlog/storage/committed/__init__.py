@@ -1,1 +1,1 @@
-"""Store of one replica (committed ordering): segments, sparse index, commit rows, state."""
+"""Store of one replica (committed ordering): segments, index, commit rows."""

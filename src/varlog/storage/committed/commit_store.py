@@ -1,10 +1,11 @@
-"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. Rows merge in memory and are written lazily.
+"""[A9 R5] CommitStore: GLSN <-> LLSN of ordered entries, and the last commit row.
 
-The order is durable in the metadata repository before a row arrives here, so a row needs no sync before it is believed; the
-repository keeps it until `rows_synced_end` has passed it.
+Rows merge in memory and are written lazily. The order is durable in the metadata repository before a row arrives here, so a row
+needs no sync before it is applied; the repository keeps it until `rows_synced_end` has passed it.
 
-Threads: the event loop commits and looks up; the replica's worker writes and compacts the file, and looks up for a trim.
-The index only grows at its end and is replaced, never changed, when old rows are forgotten: whoever holds it can search it.
+Threads: the event loop commits and looks up; the replica's worker writes and compacts the file, and looks up for a trim. The
+index only grows at its end and is replaced, never changed, when old rows are forgotten: a thread that has a reference can search
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from varlog.storage.open_file import OpenFile, relinked, unlinked
 
 # The file is rewritten when it has this many rows and twice as many as it needs.
 _COMPACT_ROWS_MIN: Final = 4096
-# Memory lets go of trimmed rows when they are this many and at least half of all.
+# Trimmed rows leave memory when they are this many and at least half of all.
 _FORGET_ROWS_MIN: Final = 1024
 
 
@@ -84,13 +85,12 @@ class RowIndex:
         return len(self.glsns)
 
     def append(self, llsn: LLSN, glsn: GLSN) -> None:
-        """A run that begins where the last one ended; it merges if it goes on in both orders."""
+        """A run that begins where the last one ended; it merges if it continues in both orders."""
         llsns, glsns = self.llsns, self.glsns
         if glsns and glsn - glsns[-1] == llsn - llsns[-1]:
             return
-        llsns.append(
-            llsn
-        )  # before its GLSN: a trim searches by GLSN from another thread, and needs the LLSN then
+        # The LLSN first: a trim searches by GLSN from another thread, and then needs the LLSN.
+        llsns.append(llsn)
         glsns.append(glsn)
 
     def begins_by(self, llsn: LLSN) -> bool:
@@ -98,7 +98,7 @@ class RowIndex:
         return bool(self.llsns) and self.llsns[0] <= llsn
 
     def glsn_of(self, llsn: LLSN) -> GLSN:
-        """Where `llsn`, which is in a run, is in the topic's order."""
+        """The GLSN of `llsn`, which is in a run."""
         run = bisect_right(self.llsns, llsn) - 1
         return GLSN(self.glsns[run] + llsn - self.llsns[run])
 
@@ -157,7 +157,7 @@ class CommitStore:
         return cls(disk, directory, topic, log_stream)
 
     def restore(self, found: FoundRows, kept: int, last_row: CommitRow | None) -> None:
-        """Take over the first `kept` rows of the file; the others, and whatever is torn behind them, leave it for good."""
+        """Use the first `kept` rows of the file; the others, and any torn write behind them, are removed from it."""
         self._index = RowIndex.of(found.llsns[:kept], found.glsns[:kept])
         self._file_rows = kept
         self._begin = self.committed_end = found.begin
@@ -166,7 +166,7 @@ class CommitStore:
         if dirty:
             file.truncate(ROW_BYTES * (kept + 1))
         # What a killed process wrote can be read back without being on the disk, and after a failed sync another one does
-        # nothing. So what nobody calls durable is written once more: only then does a sync of it count.
+        # nothing. So rows that nothing proves durable are written again: only then does a sync count.
         if found.proven < kept:
             at = ROW_BYTES * (found.proven + 1)
             file.write_at([file.read_at(ROW_BYTES * (kept - found.proven), at)], at)
@@ -189,7 +189,7 @@ class CommitStore:
     # --- event loop ------------------------------------------------------------------------------------------------------
 
     def commit(self, row: CommitRow, low_llsn: LLSN) -> None:
-        """Take in the next row. Entries below `low_llsn` are trimmed: their runs may be forgotten on this occasion."""
+        """Add the next row. Entries below `low_llsn` are trimmed: their runs may be dropped."""
         invariant(row.llsn_begin == self.committed_end, "rows are committed back to back (law 4)",
                   row=row, committed_end=self.committed_end)  # fmt: skip
         invariant(row.glsn_begin > self.high_watermark, "the order of a stream never goes back (law 3)",
@@ -235,9 +235,9 @@ class CommitStore:
     # --- worker ----------------------------------------------------------------------------------------------------------
 
     def sync(self) -> LLSN:
-        """Write and sync the rows that are only in memory. After an OSError all of them are written again, if at all: a lost page
-        does not come back by itself."""
-        # The loop appends meanwhile: take what is there, and delete exactly that.
+        """Write and sync the rows that are only in memory. After an OSError all of them are written again: a lost page does not
+        come back by itself."""
+        # The loop appends meanwhile: write the present rows, and delete exactly those.
         taken = len(self._unsynced)
         if taken:
             rows = self._unsynced[:taken]
@@ -248,7 +248,7 @@ class CommitStore:
                 ROW_BYTES * (self._file_rows + 1),
             )
             file.sync()
-            # All at once, before anything else can fail: who is asked again must not write them a second time.
+            # All of this before anything else can fail: a retry must not write the rows a second time.
             self._file_rows += len(merged)
             del self._unsynced[:taken]
             self.rows_synced_end = rows[-1].llsn_end
@@ -256,8 +256,8 @@ class CommitStore:
         return self.rows_synced_end
 
     def settle(self) -> LLSN:
-        """Before a clean stop: the rows are synced, and behind them the mark that calls them durable. Without it the next start
-        could take a newest row that went bad for a torn write, and cut it."""
+        """Before a clean stop: sync the rows and the end mark behind them, which proves them durable. Without it the next start
+        could take a damaged newest row for a torn write, and cut it."""
         synced_end = self.sync()
         if not self._mark_synced:
             self._open_file().file.sync()
@@ -272,16 +272,15 @@ class CommitStore:
         if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not disk_space.can_spare(self.size_bytes):
             return
         rows = self._rows_from(low_llsn)
-        if good_rows(
-            rows
-        ).all():  # else they would be signed anew as they are; `scrub_metadata` puts them right first
+        # Bad rows would get valid checksums as they are; `scrub_metadata` repairs them first.
+        if good_rows(rows).all():
             self._replace_file(merge_rows(rows))
 
     def scrub_metadata(
         self, low_llsn: LLSN, epoch_of: Callable[[LLSN], Epoch | None], *, rewrite: bool
     ) -> str:
-        """Look for bit rot in the file, and put it right; tells what was wrong, or ''. Damaged: it cannot be put right.
-        `rewrite`: what can be read may not be on the disk, so all of it is written once more."""
+        """Check the file and repair it; returns what was wrong, or ''. CorruptReplica: it cannot be repaired. `rewrite`: what can
+        be read may not be on the disk, so all of it is written again."""
         header = encode_row_header(self._topic, self._log_stream, self._begin)
         memory = RowsInMemory(
             header, self._file_rows, low_llsn, self.rows_synced_end, self.last_row, self._run_of, epoch_of
@@ -297,7 +296,7 @@ class CommitStore:
         return scrub_rows(file, memory, rewrite=rewrite)
 
     def relink(self) -> str:
-        """If the file was deleted or replaced, write it under its name again; tells so, or ''."""
+        """If the file was deleted or replaced, write it under its name again; returns a note, or ''."""
         fresh = relinked(self._disk, self._open_file(), self.size_bytes)
         if fresh is None:
             return ""
@@ -306,7 +305,7 @@ class CommitStore:
         return unlinked(self._path)
 
     def _write_again(self, rows: RowArray, memory: RowsInMemory, runs: Runs) -> str:
-        """The file is sound but old: put what memory knows in its place, with the rows that are not synced yet."""
+        """The file is intact but old: replace it by what memory knows, including the rows that are not synced yet."""
         last = self.last_row
         taken = len(self._unsynced)
         if taken:
@@ -333,7 +332,7 @@ class CommitStore:
         return (LLSN(index.llsns[run]), GLSN(index.glsns[run])) if run >= 0 else None
 
     def begin_at(self, llsn: LLSN) -> None:
-        """Forget every row: from now on what is ordered here begins at `llsn`. The loop must not commit meanwhile."""
+        """Drop every row: from now on what is ordered here begins at `llsn`. The loop must not commit meanwhile."""
         self._begin = llsn
         self._unsynced.clear()
         self._replace_file(np.zeros(0, ROW_TYPE))

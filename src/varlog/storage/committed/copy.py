@@ -1,7 +1,7 @@
-"""[R-SYNC-3] Copy: what a sync moves in one piece: whole committed batches, and the commit rows that order exactly them.
+"""Copy: one piece of a sync: committed batches with their rows (R-SYNC-3).
 
-The source reads and checks it (`read_copy`), the destination checks it once more and takes it apart into runs of one epoch
-(`runs_of`). Nothing is done per entry.
+Whole batches, and the commit rows that order exactly them. The source reads and checks it (`read_copy`); the destination checks it
+again and splits it into runs of one epoch (`runs_of`). Nothing is done per entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from varlog.model.errors import CorruptBatch, Trimmed
 from varlog.model.lsn import LLSN
 from varlog.storage.committed.log_store import LogStore
 
-# One copy has no more rows than this: they travel in the small part of a frame, 70 bytes each at most.
+# Rows in one copy: they are sent in the small part of a frame, 70 bytes each at most.
 COPY_ROWS_MAX: Final = 8_192
 
 
@@ -51,7 +51,7 @@ class EpochRun:
     end_llsn: LLSN
 
     def data_from(self, llsn: LLSN) -> memoryview:
-        """The batches from `llsn` on. CorruptBatch if none begins there: what is held below is then not what was ordered."""
+        """The batches from `llsn` on. CorruptBatch if none begins there: what is stored below is then not what was ordered."""
         if llsn >= self.end_llsn:
             return self.data[:0]
         offset = dict(self.begins).get(llsn)
@@ -136,7 +136,7 @@ def _by_epoch(rows: Sequence[CommitRow]) -> list[tuple[Epoch, list[CommitRow]]]:
 def _follows(batches: Sequence[tuple[int, BatchHeader]], number: int, llsn: LLSN, epoch: Epoch) -> LLSN:
     """Where batch `number` ends, which must begin at `llsn` and be of `epoch`."""
     if number == len(batches):
-        raise CorruptBatch(f"the rows go on behind the batches, which end at LLSN {llsn}")
+        raise CorruptBatch(f"the rows continue behind the batches, which end at LLSN {llsn}")
     at, header = batches[number]
     if (header.first_llsn, header.epoch) != (llsn, epoch):
         raise CorruptBatch(

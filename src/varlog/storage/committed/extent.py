@@ -1,4 +1,4 @@
-"""[R6] Extent: where a replica's entries lie: bytes of a range, place of a time"""
+"""[R6] Extent: where a replica's entries are on disk, by range and by time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Extent:
     sure_llsn: LLSN  # of the batch at `sure_bytes`
 
     def chunk(self, data: Buffer) -> BatchChunk:
-        """Cut what was read to whole batches. Only those near the two ends are walked: the index vouches for the rest."""
+        """Cut what was read to whole batches. Only those near the two ends are walked: the index knows the rest."""
         view = memoryview(data)
         begin, first_llsn = 0, self.first_llsn
         header = self._header(view, begin, first_llsn)
@@ -80,7 +80,7 @@ def find_extent(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int) -> Ex
     offset = index.offset(point)
     sure = max(point, index.last_within(limit, offset + bytes_max))
     sure_offset = index.offset(sure)
-    # Behind the last sure point come at most two strides of small batches, or one large batch: take them if they fit, and in
+    # Behind the last sure point are at most two strides of small batches, or one large batch: include them if they fit, and in
     # any case if the batch asked for is among them.
     end = index.offset(sure + 1) if sure + 1 < len(index) else segment.size
     if sure > point and end - offset > bytes_max:
@@ -103,7 +103,7 @@ def find_extent(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int) -> Ex
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one segment has of a range: its bytes [begin, end), `before` bytes of the range lie in older segments."""
+    """The part of a range in one segment: its bytes [begin, end); `before` bytes of the range are in older segments."""
 
     segment: Segment
     begin: int
@@ -112,7 +112,7 @@ class _Part:
 
 
 def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
-    """How the committed entries [begin, end) lie in `segments`. Touches memory only."""
+    """The size of the committed entries [begin, end) in `segments`. Reads memory only."""
     parts = list(_parts(segments, begin, end))
     total = parts[-1].before + parts[-1].end - parts[-1].begin if parts else 0
     points: list[tuple[LLSN, int]] = []
@@ -144,7 +144,7 @@ def _within(segments: Sequence[Segment], begin: LLSN, end: LLSN) -> Iterator[Seg
 
 
 def _offset_of(segment: Segment, llsn: LLSN) -> int:
-    """About where `llsn` lies: between two points of the index entries are taken to be equally long."""
+    """About where `llsn` is: between two points of the index, entries are assumed to be equally long."""
     if llsn <= segment.first_llsn:
         return 0
     if llsn >= segment.end_llsn:

@@ -1,6 +1,7 @@
-"""[R-ORD-7] Looks for batches by producer: walks the headers of a range of LLSNs, the newest stretch first.
+"""Finds batches by producer, from the headers of a range of LLSNs (R-ORD-7).
 
-There is no index by producer: a retry is rare and looks only above its floor, and every append would pay for one.
+The newest stretch first. There is no index by producer: a retry is rare and searches only above its floor, and every append would
+pay for an index.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import File
 from varlog.storage.committed.segment import Segment
 
-# What names a batch: who packed it, and the how-manieth of his it is.
+# What identifies a batch: its producer, and its number in the producer's sequence.
 BatchKey = tuple[ProducerID, int]
 
-# One job of a worker walks so far: readers of the same disk do not wait longer than for this.
+# Bytes that one job of a worker walks: readers of the same disk wait no longer than for this.
 STRETCH_BYTES: Final = 8 * MIB
-# So much is read at a time. A body that reaches further is stepped over, not read; behind a long one there is likely another.
+# Bytes read at a time. A body that reaches further is skipped, not read; behind a long one there is likely another.
 _WINDOW_BYTES: Final = 256 * KIB
 _STEP_BYTES: Final = 4 * KIB
 
@@ -34,7 +35,7 @@ _CRC_AT: Final = 60
 
 
 class BatchPlace(NamedTuple):
-    """A batch by its header: whose it is, where, and what is in it."""
+    """A batch by its header: its producer, position and content."""
 
     producer: ProducerID
     sequence: int

@@ -1,7 +1,8 @@
-"""[R6] LLSN -> place in a segment, sparse: a point at least every INDEX_STRIDE_BYTES. A closed segment keeps it in a sidecar.
+"""[R6] SparseIndex: LLSN -> offset in a segment.
 
-A point is the start of a batch. Between two points lies either one batch, or several small ones that together are shorter than
-two strides: a read scans no further than that for its batch. The sidecar can always be rebuilt from the segment.
+It has a point at least every INDEX_STRIDE_BYTES; a closed segment has it in a sidecar. A point is the start of a batch. Between
+two points is either one batch, or several small ones that together are shorter than two strides: a read scans no further than
+that for its batch. The sidecar can always be rebuilt from the segment.
 
 offset  size  field of the sidecar (little endian)
      0     4  magic "VLX1"
@@ -35,7 +36,7 @@ _POINTS_AT: Final = _HEADER.size + _CRC.size
 
 
 class SparseIndex:
-    """The points of one segment, in order. One thread adds; others may look at the same time (see `add`)."""
+    """The points of one segment, in order. One thread adds; others may search at the same time (see `add`)."""
 
     __slots__ = ("_llsns", "_offsets", "first_llsn")
 
@@ -48,10 +49,10 @@ class SparseIndex:
         return len(self._llsns)
 
     def add(self, llsn: LLSN, offset: int, size: int) -> None:
-        """Note the batch of `size` bytes at `offset`; it becomes a point if one is due."""
+        """Add the batch of `size` bytes at `offset`; it becomes a point if one is due."""
         offsets = self._offsets
         if not offsets or size >= INDEX_STRIDE_BYTES or offset - offsets[-1] >= INDEX_STRIDE_BYTES:
-            # The offset first: whoever sees a point's LLSN finds its offset, too.
+            # The offset first: a thread that sees a point's LLSN also finds its offset.
             offsets.append(offset)
             self._llsns.append(llsn - self.first_llsn)
 

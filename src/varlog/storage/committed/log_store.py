@@ -1,18 +1,20 @@
-"""[A5 R5] One replica's store: segments, sparse index, commit rows and state behind one API.
+"""[A5 R5] LogStore: one replica on disk; appends of committed topics end here.
+
+Segments, sparse index, commit rows and state behind one API. `append` writes and syncs a group of batches (A5).
 
 Threads. `append`, `cut`, `trim`, `repair`, `set_epoch`, `open_epoch`, `sync_rows`, `settle_rows` and `close` run in the replica's
 worker, one at a time. `read` and `examine` run in any worker. The rest runs in the event loop, at the same time, without a lock,
 because
 
-- the loop looks only below `committed_end`, which it moves itself, and only after the worker has moved `written_end` past it: what
-  lies there is written and synced, and no cut reaches it;
+- the loop reads only below `committed_end`, which it moves itself, and only after the worker has moved `written_end` past it: what
+  is there is written and synced, and no cut reaches it;
 - each field has one writer, and what is published last (`written_end`, the tuple of segments) is published by one assignment;
-- segments and their files are replaced, not changed, where a reader may hold them: a trimmed segment stays open until the
-  last reader lets go, and one that a reader has yet to open says Trimmed.
+- segments and their files are replaced, not changed, where a reader may use them: a trimmed segment stays open until its last
+  reader releases it, and opening it later raises Trimmed.
 
 A write or sync in place that fails poisons the store (R-SEAL-6): every later append and cut raises the same error, because
-what is on disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads go on.
-Only opening it again (`reopened`, `resume`), which looks at the disk and writes again what was not proven, makes it usable.
+what is on disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads continue.
+Only opening it again (`reopened`, `resume`), which reads the disk and rewrites what was not proven, makes it usable.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ __all__ = ["BatchChunk", "Extent", "LogStore"]
 
 _log = get_logger("storage")
 
-# So many closed segments stay open for reading.
+# Closed segments that stay open for reading.
 _OPEN_SEGMENTS_MAX: Final = 16
 _REWRITE_BYTES: Final = 4 * MIB
 _ROWS_AT_ONCE: Final = 4096
@@ -103,7 +105,7 @@ class LogStore:
         # Of the batches behind `committed_end`. They have one epoch: a seal cuts the tail before the next epoch writes, and a sync
         # has its rows on disk before it writes batches of another.
         self.tail_epoch: Epoch = _tail_epoch(segments, commits.committed_end)
-        # Ordered entries that were found rotten when it was opened: whoever opened it has them looked at.
+        # Ordered entries that were found damaged when the store was opened: the replica has them examined.
         self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
         self._state = state
@@ -169,13 +171,13 @@ class LogStore:
         begun = () if found.segments else (Segment.create(disk, path, found.rows.begin),)
         for gone in found.remove:
             disk.remove(gone)
-            disk.sync_directory(path)  # one after the other: what is left must be a chain
+            disk.sync_directory(path)  # one after the other: what is left must be consecutive
         # Names that a killed process made may not be durable yet.
         disk.sync_directory(path)
         segments = [Segment(disk, kept.path, kept.index, kept.size, kept.end_llsn) for kept in found.segments]
         for kept, segment in zip(found.segments[:-1], segments[:-1], strict=True):
             content = segment.index.encode(segment.end_llsn, segment.size) if kept.index_lost else b""
-            if content and disk_space.can_spare(len(content)):  # it can be made at the next start as well
+            if content and disk_space.can_spare(len(content)):  # it can be created at the next start as well
                 disk.replace_file(index_path(kept.path), content)
         if begun:
             segments += begun
@@ -211,7 +213,8 @@ class LogStore:
 
     @property
     def trim_floor(self) -> GLSN:
-        """The newest trimmed position of the topic that was heard of: the disk may not have taken it yet, and nobody reads it."""
+        """The newest trimmed position of the topic that is known: the disk may not have it yet, but nothing at or below it is
+        read."""
         return self._trim_floor
 
     @property
@@ -251,14 +254,14 @@ class LogStore:
 
     @property
     def failure(self) -> OSError | None:
-        """Why it takes no more, if a write or sync failed: then it must be opened again."""
+        """Why it accepts no writes, if a write or sync failed: then it must be opened again."""
         return self._failure or self._rows_failure
 
     # --- after a failure ---------------------------------------------------------------------------------------------------
 
     def reopened(self) -> LogStore:
-        """Worker: what is on disk now, put right and proven by syncs that count. This one writes no more, and still serves reads
-        and takes commits, until it is told to `resume`. OSError: the disk still fails. CorruptReplica: it lost what it had."""
+        """Worker: what is on disk now, repaired and proven by syncs that count. This store writes no more, but serves reads and
+        accepts commits until `resume` is called. OSError: the disk still fails. CorruptReplica: it lost entries."""
         self._failure = self._rows_failure = self.failure or OSError(errno.EIO, "it is being opened again")
         # What was deleted or replaced is only in the open descriptor. Not the rows, which a failed compaction may have replaced.
         for segment in self._segments:
@@ -268,8 +271,8 @@ class LogStore:
         )
 
     def resume(self, fresh: LogStore) -> None:
-        """Event loop: go on with what `reopened` found. Rows that were only in memory are still true: the repository ordered them.
-        CorruptReplica if entries are gone that were durable once, and nothing is changed."""
+        """Event loop: continue with what `reopened` found. Rows that were only in memory are still true: the repository ordered
+        them. CorruptReplica if entries are gone that were durable once, and nothing is changed."""
         rows, floor = self._commits.unsynced, self._trim_floor
         if fresh.written_end < self.committed_end:
             raise CorruptReplica(
@@ -295,7 +298,7 @@ class LogStore:
 
     def append(self, batches: Sequence[Buffer]) -> None:
         """[A5] Write placed and checked batches behind the last one, as one group, and sync; `written_end` moves once they are
-        durable (law 1). Each buffer holds one batch, or several back to back. OSError: nothing of the group may be believed."""
+        durable (law 1). Each buffer holds one batch, or several back to back. OSError: nothing of the group may be trusted."""
         self._check_usable()
         placed, end = self._placed(batches)
         segment = self._segments[-1]
@@ -326,7 +329,7 @@ class LogStore:
         return self._sync_rows(self._commits.sync)
 
     def settle_rows(self) -> LLSN:
-        """The same before a clean stop: what says that the rows are durable is so, too."""
+        """The same before a clean stop: the end mark that proves the rows durable is synced as well."""
         return self._sync_rows(self._commits.settle)
 
     def _sync_rows(self, sync: Callable[[], LLSN]) -> LLSN:
@@ -375,14 +378,15 @@ class LogStore:
         self._cut_down(self.committed_end)
 
     def begin_at(self, llsn: LLSN) -> None:
-        """[R-SYNC-3] All that is here is trimmed, or nothing is: go on as a replica whose first entry will be `llsn` (law 9)."""
-        invariant(llsn > self.committed_end, "a replica begins anew behind what it holds",
+        """[R-SYNC-3] Everything here is trimmed, or there is nothing: restart as a replica whose first entry will be `llsn` (law
+        9)."""
+        invariant(llsn > self.committed_end, "a replica restarts behind what it has",
                   llsn=llsn, committed_end=self.committed_end)  # fmt: skip
         self.cut_tail()
         self._low_by_trim = max(self._low_by_trim, llsn)
         self._state = msgspec.structs.replace(self._state, low_llsn=self._low_by_trim)
         try:
-            # The rows first: a crash from here on is finished by recovery, which believes them.
+            # The rows first: a crash from here on is finished by recovery, which trusts them.
             self._commits.begin_at(llsn)
             old, self._segments = self._segments, (Segment.create(self._disk, self.path, llsn),)
             self._remove_segments(old)
@@ -395,7 +399,7 @@ class LogStore:
         """[R-TRIM-1] Everything at or below `glsn` may no longer be read; then whole segments of it are removed."""
         if glsn <= self.trimmed:
             return
-        # Hidden at once: should the disk not take the trim now, nobody reads what is trimmed all the same (law 9).
+        # In memory first: if the disk refuses the trim now, trimmed entries are not read all the same (law 9).
         low = self._raise_trim_floor(glsn)
         # The rows that say where the trim point is must not be lost with a power loss that the trim survives.
         self.sync_rows()
@@ -409,8 +413,8 @@ class LogStore:
             raise
 
     def repair(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
-        """Put the damaged stretch of entries [begin, end) right with another replica's bytes of it, durably. Twice is harmless.
-        CorruptBatch: the copy is no good, and nothing was written; Trimmed: it is not needed any more."""
+        """Overwrite the damaged stretch of entries [begin, end) with another replica's bytes of it, durably. Twice is harmless.
+        CorruptBatch: the copy is bad, and nothing was written; Trimmed: it is not needed any more."""
         self._check_usable()
         self._check_readable(LLSN(end - 1))
         segment, limit, _ = self._segment_of(LLSN(end - 1))
@@ -422,8 +426,8 @@ class LogStore:
             raise
 
     def fill(self, begin: LLSN, end: LLSN) -> None:
-        """Put a batch that nobody reads in the place of the damaged stretch of entries [begin, end), all of them trimmed.
-        CorruptBatch: where they end is not known yet, and nothing was written."""
+        """Overwrite the damaged stretch of entries [begin, end), all of them trimmed, with a filler batch. CorruptBatch: where they
+        end is not known yet, and nothing was written."""
         self._check_usable()
         invariant(
             end <= self.low_llsn, "only what is trimmed is filled up (law 9)", end=end, low=self.low_llsn
@@ -436,7 +440,7 @@ class LogStore:
             raise
 
     def relink(self) -> str:
-        """Write open files that were deleted or replaced under their names again; tells which, or ''."""
+        """Write open files that were deleted or replaced under their names again; returns which, or ''."""
         self._check_usable()
         try:
             found = [segment.relink() for segment in self._segments]
@@ -448,12 +452,11 @@ class LogStore:
         return "; ".join(filter(None, found))
 
     def scrub_metadata(self) -> str:
-        """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. CorruptReplica: it
-        cannot
-        be put right."""
+        """Check state and commit rows and repair them from memory; returns what was wrong, or ''. CorruptReplica: they cannot be
+        repaired."""
         self._check_usable()
         state, rewrite = self._state, self._scrub_failed
-        # After a failed write or sync what can be read back proves nothing: the next one that works writes everything anew.
+        # After a failed write or sync what can be read back proves nothing: the next scrub rewrites everything.
         self._scrub_failed = True
         try:
             wrong = self.disk_space.persist(
@@ -467,7 +470,7 @@ class LogStore:
         return wrong
 
     def scrub_sidecar(self, stretch: BlockRange) -> str:
-        """The same for the sidecar of a closed segment. One that cannot be written does no harm: it can be rebuilt."""
+        """The same for the sidecar of a closed segment. It can always be rebuilt."""
         if stretch.segment in self._segments[:-1]:
             return scrub_sidecar(self._disk, stretch.segment)
         return ""
@@ -476,16 +479,16 @@ class LogStore:
         return self._segment_of(llsn)[0].batch_at(llsn)[1].epoch if llsn >= self.low_llsn else None
 
     def close(self) -> None:
-        """Let go of all files. What was not synced is not: call `settle_rows` before a clean stop."""
+        """Close all files without a sync: call `settle_rows` before a clean stop."""
         self._closed = True
         for segment in self._segments:
-            segment.let_go()
+            segment.release()
         self._commits.close()
 
     # --- event loop: order -----------------------------------------------------------------------------------------------
 
     def commit(self, row: CommitRow) -> None:
-        """[A9] Take in the next commit row, in memory; `sync_rows` writes it later."""
+        """[A9] Add the next commit row, in memory; `sync_rows` writes it later."""
         invariant(row.llsn_end <= self.written_end, "nothing is committed before it is written (law 1)",
                   row=row, written_end=self.written_end)  # fmt: skip
         self._commits.commit(row, self.low_llsn)
@@ -503,7 +506,7 @@ class LogStore:
         return min(self.committed_end, max(self.low_llsn, self._commits.llsn_from(glsn)))
 
     def glsn_of(self, llsn: LLSN) -> GLSN:
-        """Where the committed entry `llsn` is in the topic's order."""
+        """The GLSN of the committed entry `llsn`."""
         self._check_readable(llsn)
         return self._commits.glsn_of(llsn)
 
@@ -511,7 +514,7 @@ class LogStore:
         """(llsn, glsn, count) of the committed runs in [begin, end); adjacent ones are one."""
         return self._commits.rows_between(begin, end)
 
-    # --- event loop: places; any worker: reading ---------------------------------------------------------------------------
+    # --- event loop: extents; any worker: reading ---------------------------------------------------------------------------
 
     def extent(self, llsn: LLSN, bytes_max: int, limit: LLSN | None = None) -> Extent:
         """[R6] The bytes that hold whole committed batches from the one with `llsn` on: up to `bytes_max`, at least one batch.
@@ -533,12 +536,12 @@ class LogStore:
 
     def stretch(self, llsn: LLSN, bytes_max: int = 0) -> BlockRange:
         """What to examine around and behind `llsn`: whole stretches up to `bytes_max`, at least one. Trimmed entries count as long
-        as their segment is there: what is readable is reached over them, and they are looked at when the replica is opened."""
+        as their segment exists: readable entries are reached over them, and they are checked when the replica is opened."""
         segment, limit, whole = self._segment_of(llsn)
         return find_stretch(segment, llsn, limit, bytes_max, whole=whole)
 
     def examine(self, stretch: BlockRange) -> list[Corruption]:
-        """Look for bit rot in the stretch, on disk, in any worker. Trimmed if a trim has removed it since."""
+        """Find damage in the stretch, on disk, in any worker. Trimmed if a trim has removed it since."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
         try:
@@ -549,7 +552,7 @@ class LogStore:
             raise Trimmed(stretch.begin, self.low_llsn) from None
 
     def ordered(self, stretch: BlockRange) -> list[tuple[LLSN, LLSN, Epoch]]:
-        """In which epochs what lies in the stretch, and is not trimmed, was ordered, by the rows on disk. Nothing where these are
+        """In which epochs the entries of the stretch that are not trimmed were ordered, by the rows on disk. Empty if these are
         bad: that is found elsewhere."""
         begin = max(stretch.begin, self.low_llsn)
         found: list[tuple[LLSN, LLSN, Epoch]] = []
@@ -577,8 +580,8 @@ class LogStore:
         return extent.chunk(opened.file.read_at(extent.size, extent.offset))
 
     def header_stretches(self, begin: LLSN, end: LLSN, bytes_max: int) -> list[HeaderStretch]:
-        """What to look through for batches with LLSNs [begin, end), which are committed: the newest first, so far back as
-        `bytes_max` allow. Below `low_llsn` there is nothing to look at."""
+        """What to search for batches with LLSNs [begin, end), which are committed: the newest first, as far back as `bytes_max`
+        allows, never below `low_llsn`."""
         return stretches_back(self._segments, max(begin, self.low_llsn), end, bytes_max)
 
     def find_batches(self, stretch: HeaderStretch, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
@@ -592,12 +595,12 @@ class LogStore:
         return of_producers(opened.file, stretch, producers)
 
     def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
-        """How the committed entries [begin, end) lie on disk, told from memory."""
+        """The size on disk of the committed entries [begin, end), from memory."""
         return measure(self._segments, begin, end, points_max)
 
     def find_time(self, time_us: int) -> LLSN:
         """The first readable entry appended at or after `time_us`, or the committed end, found on disk in any worker. Trimmed if a
-        trim removes what is looked at."""
+        trim removes what is being read."""
         end, begin = self.committed_end, self.low_llsn
         return find_time(
             self._segments, begin, end, time_us, lambda segment: self._opened(segment, segment.first_llsn)
@@ -627,7 +630,7 @@ class LogStore:
             try:
                 opened = segment.open()
             except FileNotFoundError:
-                # A trim keeps its point before it removes a file: what is not trimmed is missing, and that is damage (law 9).
+                # A trim persists its point before it removes a file: what is not trimmed and missing is damage (law 9).
                 if llsn >= self.low_llsn:
                     raise CorruptBatch(MISSING, 0, str(segment.path)) from None
                 raise Trimmed(llsn, self.low_llsn) from None
@@ -701,12 +704,13 @@ class LogStore:
         keep = max(1, bisect_right(segments, end - 1, key=_first_llsn))
         last = segments[keep - 1]
         try:
-            # Before anything is removed: damage that hides the place must be mended first, and the cut is then asked for again.
+            # Before anything is removed: damage that hides the offset must be repaired first, and the cut is then repeated.
             offset = last.start_of(end) if end < last.end_llsn else last.size
         except CorruptBatch:
             if end != self._state.low_llsn:
                 raise
-            # Nobody can mend what is trimmed, and nobody needs it: all of it goes. Until it is gone recovery knows it as trimmed.
+            # No replica can repair what is trimmed, and it is not needed: all of it is removed. Until then recovery knows it as
+            # trimmed.
             self._remove_from(keep)
             self._segments = (Segment.create(self._disk, self.path, end),)
             self._remove_segments(segments[:keep])
@@ -724,25 +728,25 @@ class LogStore:
         self._remove_segments(segments[:first])
 
     def _remove_from(self, number: int) -> None:
-        """Segments `number` and later go, the newest first."""
+        """Remove segments `number` and later, the newest first."""
         for gone in reversed(self._segments[number:]):
-            gone.let_go()
+            gone.release()
             _remove_segment(self._disk, gone)
-            self._disk.sync_directory(self.path)  # one after the other: what is left must be a chain
+            self._disk.sync_directory(self.path)  # one after the other: what is left must be consecutive
 
     def _remove_segments(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            segment.let_go()
+            segment.release()
             _remove_segment(self._disk, segment)
         self._disk.sync_directory(self.path)
 
     def _bound_open_files(self, segment: Segment) -> None:
-        """Bound the open files: the one that was opened first is let go, and closes behind its last reader."""
+        """Bound the open files: the one that was opened first is released, and closes after its last reader."""
         self._kept_open.append(segment)
         while len(self._kept_open) > _OPEN_SEGMENTS_MAX:
             oldest = self._kept_open.popleft()
             if oldest is not self._segments[-1]:
-                oldest.let_go()
+                oldest.release()
 
     def _seal(self, epoch: Epoch, sealed_end: LLSN) -> ReplicaStateFile:
         invariant(epoch >= self.epoch, "an epoch never goes back (law 7)", asked=epoch, here=self.epoch)
@@ -754,8 +758,8 @@ class LogStore:
             self._state = state
 
     def _raise_trim_floor(self, glsn: GLSN) -> LLSN:
-        """Nothing at or below `glsn` is read any more. A commit in the loop sees the trim point first: rows that come meanwhile
-        count, too. Returns the low LLSN by the rows that are here."""
+        """Nothing at or below `glsn` is read any more. A commit in the loop sees the trim point first: rows that arrive meanwhile
+        count as well. Returns the low LLSN by the rows that are here."""
         self._trim_floor = max(self._trim_floor, glsn)
         self._low_by_trim = max(self._low_by_trim, self._commits.llsn_from(GLSN(self._trim_floor + 1)))
         return self._low_by_trim
@@ -775,7 +779,7 @@ def _tail_epoch(segments: Sequence[Segment], committed_end: LLSN) -> Epoch:
     except CorruptBatch as problem:
         raise CorruptReplica(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
     if segment is not segments[-1]:
-        segment.let_go()
+        segment.release()
     return header.epoch
 
 
@@ -787,8 +791,8 @@ def _remove_segment(disk: Disk, segment: Segment) -> None:
 
 
 def _keep_evidence(disk: Disk, path: Path) -> None:
-    """What says that a bad row was durable once may be in memory alone: without it that row would be cut as torn after the next
-    loss of power."""
+    """The proof that a bad row was durable once may be in the page cache alone: without it that row would be cut as torn after
+    the next power loss."""
     with contextlib.suppress(OSError):
         if disk.exists(path):
             file = disk.open(path)
@@ -801,8 +805,8 @@ def _keep_evidence(disk: Disk, path: Path) -> None:
 def _settle_tail(segment: Segment, found: ReplicaRecovery) -> None:
     """Make the newest segment on disk what was found: cut behind the last good batch, and truly durable.
 
-    What is not committed is written once more. A process that was killed between write and sync, or whose sync failed, leaves
-    bytes that can be read back but may never have reached the disk; nobody may report them before a sync that counts (law 1).
+    What is not committed is written again. A process that was killed between write and sync, or whose sync failed, leaves bytes
+    that can be read back but may never have reached the disk; they must not be reported before a sync that counts (law 1).
     """
     file = segment.open().file
     if found.segments[-1].file_bytes > segment.size:

@@ -1,9 +1,8 @@
-"""Opening a replica after a crash: look at everything first, decide, and only then let anyone change a file.
+"""[A5] Opens a replica after a crash: reads everything, decides, changes nothing.
 
-What a crash may leave is put right: a torn tail is cut, a tail that a seal has cut already is cut again (law 6), segments
-that a trim was removing go (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash cannot explain is
-CorruptReplica:
-the file is named, and not one byte of the replica is touched.
+What a crash can leave is repaired: a torn tail is cut, a tail that a seal has cut already is cut again (law 6), segments that a
+trim was removing are removed (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash cannot explain is
+CorruptReplica: the error names the file, and not one byte of the replica is changed.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ class ReplicaRecovery:
     """What a replica has on disk, and what is to be done before it can be used."""
 
     state: ReplicaStateFile
-    segments: tuple[FoundSegment, ...]  # empty: the first one, where the rows begin, has yet to be made
+    segments: tuple[FoundSegment, ...]  # empty: the first one, where the rows begin, must be created
     rows: FoundRows
     rows_kept: int
     last_row: CommitRow | None
-    remove: tuple[Path, ...]  # in this order, one after the other
+    remove: tuple[Path, ...]  # in this order
     notes: tuple[str, ...]  # what the crash left, for people
     corrupt_ranges: tuple[
         tuple[LLSN, LLSN], ...
-    ] = ()  # ordered entries of the newest segment whose bytes have rotted
+    ] = ()  # ordered entries of the newest segment with damaged bytes
 
     @property
     def written_end(self) -> LLSN:
@@ -87,7 +86,7 @@ def survey(disk: Disk, directory: Path) -> ReplicaRecovery:
     closed = [_closed_segment(disk, path, end) for path, end in names.closed()]
     notes: list[str] = []
     corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
-    # Commits behind the seal are the newer epoch's: then the cut was finished long ago, and there is nothing to look for.
+    # Commits behind the seal are of the newer epoch: then the cut was finished long ago, and there is nothing to cut.
     fenced = _fenced_segment(disk, closed, fence) if rows.end_llsn <= fence.sealed_end else None
     if fenced is not None:
         keep, segment = fenced
@@ -117,14 +116,14 @@ def survey(disk: Disk, directory: Path) -> ReplicaRecovery:
 
 
 def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> ReplicaRecovery:
-    """The replica was about to begin anew at a later LLSN, because all that it held was trimmed: nothing of that is looked at."""
+    """The replica was about to restart at a later LLSN, because all its entries were trimmed: they are not read."""
     old = [path for segment in names.segments for path in (segment, index_path(segment))]
     remove = [path for path in [*old, *names.leftovers()] if disk.exists(path)]
-    return ReplicaRecovery(state, (), rows, 0, None, tuple(remove), (f"it begins anew at LLSN {rows.begin}",))
+    return ReplicaRecovery(state, (), rows, 0, None, tuple(remove), (f"it restarts at LLSN {rows.begin}",))
 
 
 class _Names:
-    """The segments of a directory by their names: those a trim was removing, and those that must be a chain."""
+    """The segments of a directory by their names: those that a trim was removing, and those that must be consecutive."""
 
     def __init__(self, disk: Disk, directory: Path, low_llsn: LLSN) -> None:
         self._directory = directory
@@ -210,7 +209,7 @@ def _closed_segment(disk: Disk, path: Path, end_llsn: LLSN) -> FoundSegment:
 def _fenced_segment(disk: Disk, closed: list[FoundSegment], fence: Fence) -> tuple[int, FoundSegment] | None:
     """The closed segment in which the tail begins that a seal has cut, if the cut was not finished; already cut to size.
 
-    One look is enough: a newer epoch writes nothing before the cut is done, so the first batch behind the seal speaks for all.
+    One batch is enough: a newer epoch writes nothing before the cut is done, so the first batch behind the seal stands for all.
     """
     for number, segment in enumerate(closed):
         if segment.end_llsn <= fence.sealed_end:
@@ -248,7 +247,7 @@ def _check_rows(
     problem: str,
     notes: list[str],
 ) -> tuple[int, CommitRow | None]:
-    """How many rows stand, and the last of them. CorruptReplica if entries that the rows call committed are spoilt."""
+    """How many rows are kept, and the last of them. CorruptReplica if committed entries are damaged."""
     if problem and newest.end_llsn < rows.end_llsn:
         raise CorruptReplica(
             str(newest.path),

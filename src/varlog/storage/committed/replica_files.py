@@ -1,6 +1,7 @@
-"""ReplicaFiles: a replica read from its files alone, without its lock: nothing is changed, whoever has it open now.
+"""ReplicaFiles: a replica read from its files alone, without its lock.
 
-What is seen is the replica as it was when it was looked at: segments and rows only grow at their ends, or are replaced whole.
+Nothing is changed, even if another process has the replica open. It shows the replica as it was when it was read: segments and rows
+only grow at their ends, or are replaced whole.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from varlog.storage.range_bytes import RangeBytes
 
 
 class ReplicaFiles:
-    """One look at a replica. `rows` are those that the metadata repository has of it, in order: what it has ordered counts, though
-    the replica may have yet to write it down."""
+    """A snapshot of a replica. `rows` are those that the metadata repository has of it, in order: what it has ordered counts, even
+    if the replica has not written it yet."""
 
     def __init__(self, disk: Disk, path: Path, rows: Sequence[CommitRow] = ()) -> None:
         found = survey(disk, path)

@@ -1,4 +1,6 @@
-"""[A9] The file `commits.log`: one 64-byte row a commit context, each with its CRC, behind a header of the same size.
+"""[A9] The file `commits.log`: one 64-byte row per commit context.
+
+Each row has its CRC; a header of the same size comes first.
 
 offset  size  field of the header          offset  size  field of a row (little endian)
      0     4  magic "VLC1"                      0     8  version of the cut
@@ -7,17 +9,17 @@ offset  size  field of the header          offset  size  field of a row (little 
      8     8  topic                            24     8  GLSN of the first entry
     16     8  log stream                       32     8  LLSN of the first entry
     24     8  begin: first LLSN (0 means 1)    40     8  count of entries
-    32    28  reserved, zero                   48     8  synced: so many rows before it were durable when it was written
+    32    28  reserved, zero                   48     8  synced: rows before it that were durable when it was written
     60     4  CRC32C of bytes 0 to 59
                                                56     4  epoch
                                                60     4  CRC32C of bytes 0 to 59
 
 A row whose count is 0 is the end mark. It is written, unsynced, behind rows that were just synced, and the next rows overwrite it.
 A clean stop syncs it, and so does a start that finds damage.
-`synced` and the mark tell a torn write from damage: a bad row that nobody calls durable was being written when the power
-went, and is cut; a bad row that was durable once is damage, because the repository may have forgotten it.
+`synced` and the mark distinguish a torn write from damage: a bad row that nothing proves durable was being written when the power
+failed, and is cut; a bad row that was durable once is damage, because the repository may have forgotten it.
 
-`begin` is above 1 in a replica that was filled from another one whose older entries were trimmed: those were never here.
+`begin` is above 1 in a replica that was filled from another one whose older entries were trimmed: those never existed here.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ RowArray = NDArray[np.void]
 
 def encode_row_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_LLSN) -> bytes:
     """The first bytes of the file."""
-    told_begin = begin if begin > FIRST_LLSN else 0
-    head = _HEADER.pack(_MAGIC, _FORMAT_VERSION, ROW_BYTES, topic, log_stream, told_begin)
+    stored_begin = begin if begin > FIRST_LLSN else 0
+    head = _HEADER.pack(_MAGIC, _FORMAT_VERSION, ROW_BYTES, topic, log_stream, stored_begin)
     return head + _CRC.pack(crc32c(head))
 
 
@@ -73,7 +75,7 @@ def check_row_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, p
         raise CorruptReplica(str(path), "its header's checksum is wrong")
     magic, version, row_bytes, of_topic, of_log_stream, begin = _HEADER.unpack_from(content)
     if magic != _MAGIC or version != _FORMAT_VERSION or row_bytes != ROW_BYTES:
-        raise CorruptReplica(str(path), f"it has no format known here (this is version {_FORMAT_VERSION})")
+        raise CorruptReplica(str(path), f"it has no known format (this is version {_FORMAT_VERSION})")
     if (of_topic, of_log_stream) != (topic, log_stream):
         raise CorruptReplica(
             str(path), f"it is of log stream {of_log_stream} of topic {of_topic}, not {log_stream} of {topic}"
@@ -113,7 +115,7 @@ def encode_row_file(
 
 
 def good_rows(rows: RowArray) -> NDArray[np.bool_]:
-    """Which of them are as they were written."""
+    """Which of them match their checksums."""
     good: NDArray[np.bool_] = (rows["crc"] == _row_crcs(rows)) & (rows["count"] > 0)
     return good
 
@@ -133,7 +135,7 @@ class FoundRows:
     counts: NDArray[np.int64]
     torn: bool  # behind the good rows is something else than one end mark
     marked: bool  # an end mark is right behind the good rows
-    proven: int  # so many of the good rows were durable: a later row, or the end mark, says so
+    proven: int  # how many of the good rows were durable, by a later row or the end mark
     begin: LLSN = FIRST_LLSN  # what is ordered here begins there
 
     def __len__(self) -> int:
@@ -158,7 +160,7 @@ def read_rows(read: ReadAt, file_bytes: int, path: Path, begin: LLSN = FIRST_LLS
         if valid.any():
             claimed = max(claimed, int(rows["synced"][valid].max()))
         if at_end:
-            continue  # only to hear whether a later row calls an earlier one durable
+            continue  # only to learn whether a later row proves an earlier one durable
         end = _first(~valid | (rows["count"] <= 0))
         if end < len(rows):
             at_end = True
@@ -186,7 +188,7 @@ def read_row(read: ReadAt, number: int) -> CommitRow:
 def find_rows(file: File, llsn: LLSN, rows_max: int) -> list[CommitRow]:
     """Up to `rows_max` rows of the file, merged, from the one that orders `llsn` on; none if it is not in the file.
 
-    Searched in the file as it is, by its own size, so that it may be called beside whoever replaces it by a smaller one.
+    Searched in the file as it is, by its own size, so that it may run while the file is replaced by a smaller one.
     """
     count = file.size() // ROW_BYTES - 1
     if count > 0 and _row_in(file, count - 1)["count"] == 0:
@@ -254,7 +256,9 @@ def _check_continuity(found: FoundRows, path: Path) -> None:
     llsns, glsns, counts = found.llsns, found.glsns, found.counts
     gap = (llsns[1:] != llsns[:-1] + counts[:-1]) | (glsns[1:] < glsns[:-1] + counts[:-1])
     if gap.any():
-        raise CorruptReplica(str(path), f"row {_first(gap) + 1} does not go on where the row before it ended")
+        raise CorruptReplica(
+            str(path), f"row {_first(gap) + 1} does not continue where the row before it ended"
+        )
 
 
 @cache
@@ -262,7 +266,7 @@ def _crc_tables() -> tuple[int, NDArray[np.uint32]]:
     """CRC32C of a row of zeros, and what each value of each byte changes in it.
 
     A CRC is linear: with the length fixed, each byte flips the same bits of the result whatever the other bytes are. So the
-    checksums of many rows are sixty look-ups of whole columns instead of a call a row.
+    checksums of many rows are sixty lookups of whole columns instead of a call per row.
     """
     base = crc32c(bytes(_CHECKED))
     tables = np.zeros((_CHECKED, 256), np.uint32)

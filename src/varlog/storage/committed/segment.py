@@ -1,4 +1,4 @@
-"""[A5 R6] One append-only file of batches, named by its first LLSN: reserve, write, sync, read, cut.
+"""[A5 R6] Segment: one append-only file of batches, named by its first LLSN.
 
 Only the newest segment of a replica is written to; a closed one is cut to its size and has its index beside it.
 """
@@ -67,7 +67,7 @@ class Segment(SegmentFile):
         return at, header
 
     def start_of(self, llsn: LLSN) -> int:
-        """Where the batch begins whose first entry is `llsn`, or the next one will. Only those before it are looked at."""
+        """Where the batch begins whose first entry is `llsn`, or the next one will. Only those before it are read."""
         if llsn == self.first_llsn:
             return 0
         point = self.index.at_or_before(llsn)
@@ -95,7 +95,7 @@ class Segment(SegmentFile):
         self.close_off(self.index.encode(self.end_llsn, self.size))
 
     def cut_at(self, end: LLSN, offset: int) -> Segment:
-        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may go on with the old one
+        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may continue with the old one
         below `end`."""
         file = self.open()
         file.file.truncate(offset)

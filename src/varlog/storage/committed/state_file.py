@@ -1,4 +1,6 @@
-"""The small `state` file of a replica: epoch, seal and trim point. Replaced whole, so it is the old or the new one (law 6, 9).
+"""The `state` file of a replica: epoch, seal and trim point (laws 6, 9).
+
+It is replaced as a whole, so a crash leaves the old or the new one.
 
 offset  size  field (little endian)
      0     4  magic "VLS1"
@@ -40,7 +42,7 @@ _CRC = struct.Struct("<I")
 
 
 class ReplicaStateFile(msgspec.Struct, frozen=True):
-    """What a replica must not forget, besides its entries and their order."""
+    """What a replica must persist besides its entries and their order."""
 
     topic: TopicID
     log_stream: LogStreamID
@@ -96,5 +98,5 @@ def read_state(disk: Disk, directory: Path) -> ReplicaStateFile:
 
 
 def write_state(disk: Disk, directory: Path, state: ReplicaStateFile) -> None:
-    """Keep `state`, durably, in place of the one before."""
+    """Write `state`, durably, in place of the one before."""
     disk.replace_file(directory / STATE_NAME, encode_state(state))

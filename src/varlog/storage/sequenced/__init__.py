@@ -1,1 +1,1 @@
-"""Store of one log unit (sequenced ordering): write-once pages, their index, sync watermark."""
+"""Store of one log unit (sequenced ordering): write-once pages and index."""

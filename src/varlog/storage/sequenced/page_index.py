@@ -1,6 +1,6 @@
-"""[Q5] PageIndex: LLSN -> page of a log unit, and which LLSNs are written
+"""[Q5] PageIndex: LLSN -> page of a log unit, and which LLSNs are written.
 
-Pages are kept in blocks of arrays, 28 bytes a page: one that arrives late moves no more than its block. One thread at a time.
+Pages are in blocks of arrays, 28 bytes per page: a page that arrives late moves no more than its block. One thread at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from varlog.model.lsn import LLSN
 
-# A full block is split. It costs one shift of at most so many numbers to take in a page.
+# A full block is split. Adding a page shifts at most this many numbers.
 BLOCK_PAGES_MAX: Final = 4096
 # In the count of a page, on disk and in memory: it is junk. Counts are far smaller (BATCH_ENTRIES_MAX).
 JUNK_BIT: Final = 1 << 31
@@ -26,7 +26,7 @@ _COLUMNS: Final = ("firsts", "counts", "offsets", "sizes", "crcs", "segments")
 
 class PageRef(msgspec.Struct, frozen=True, gc=False):
     """One batch on disk: entries [first_llsn, end_llsn), `size` bytes of header and body at `offset` of segment `segment`.
-    `crc`: the header's own checksum, which tells it from any other batch in its place."""
+    `crc`: the header's own checksum, which distinguishes it from any other batch at its positions."""
 
     first_llsn: LLSN
     count: int
@@ -81,7 +81,7 @@ class _Block:
         self.segments.insert(at, page.segment)
 
     def cut(self, at: int) -> _Block:
-        """Give the pages from `at` on to a new block."""
+        """Move the pages from `at` on to a new block."""
         rest = _Block()
         for name in _COLUMNS:
             column = getattr(self, name)
@@ -91,7 +91,7 @@ class _Block:
 
 
 class PageIndex:
-    """The pages of one log unit. No two overlap (law 8): whoever adds one has asked `overlapping` before."""
+    """The pages of one log unit. No two overlap (law 8): the caller of `add` has called `overlapping` before."""
 
     __slots__ = ("_blocks", "_starts")
 
@@ -140,7 +140,7 @@ class PageIndex:
             self._starts.insert(number + 1, rest.firsts[0])
 
     def drop_below(self, low: LLSN) -> None:
-        """Forget the pages that end at or below `low`."""
+        """Drop the pages that end at or below `low`."""
         gone = max(0, bisect_right(self._starts, low) - 1)  # they end where the next block begins, or before
         del self._blocks[:gone], self._starts[:gone]
         if not self._blocks:
@@ -167,7 +167,7 @@ class PageIndex:
     def overlapping(self, first: LLSN, end: LLSN) -> PageRef | None:
         """The first page that has one of [first, end)."""
         if first >= self.end:
-            return None  # as most that are asked for
+            return None  # the common case
         page = next(self.walk(first), None)
         return page if page is not None and page.first_llsn < end else None
 
@@ -201,11 +201,8 @@ class PageIndex:
         return np.frombuffer(firsts, "<u8"), np.frombuffer(sizes, "<u4")
 
 
-# [Q5] LlsnRuns: which LLSNs of a log unit are written, as runs without a gap: as many as there are holes, and one.
-
-
 class LlsnRuns:
-    """Half-open runs, rising, with a gap between each two. One thread at a time."""
+    """Which LLSNs of a log unit are written, as half-open runs in order: one more than there are holes. One thread at a time."""
 
     __slots__ = ("_begins", "_ends")
 
@@ -217,8 +214,8 @@ class LlsnRuns:
         return len(self._begins)
 
     def add(self, begin: int, end: int) -> None:
-        """Take in [begin, end); runs that it touches become one with it."""
-        if self._ends and begin == self._ends[-1]:  # most come in order
+        """Add [begin, end); runs that it touches are merged with it."""
+        if self._ends and begin == self._ends[-1]:  # the common case
             self._ends[-1] = end
             return
         first = bisect_left(self._ends, begin)  # those before end before it begins
@@ -229,7 +226,7 @@ class LlsnRuns:
         self._ends[first:last] = [end]
 
     def drop_below(self, low: int) -> None:
-        """Forget the runs that end at or below `low`."""
+        """Drop the runs that end at or below `low`."""
         gone = bisect_right(self._ends, low)
         del self._begins[:gone], self._ends[:gone]
 

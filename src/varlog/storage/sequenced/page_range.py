@@ -1,4 +1,7 @@
-"""[Q5] Where pages of a log unit lie: stretches to read at once, the bytes of a range and points in it, the place of a time."""
+"""[Q5] Where pages of a log unit are on disk, by range and by time.
+
+Stretches that are read at once, the bytes of a range and points in it, the position of a time.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from varlog.storage.sequenced.page_index import PageRef
 
 
 class PageRange(NamedTuple):
-    """Bytes of a segment that begin with `first`, and the pages that lie there."""
+    """Bytes of a segment that begin with `first`, and the pages in them."""
 
     first: PageRef
     size: int
@@ -24,7 +27,7 @@ class PageRange(NamedTuple):
 
 
 def stretches(pages: Sequence[PageRef]) -> list[PageRange]:
-    """The pages in as few reads as possible: those that lie side by side, in this order, are one."""
+    """The pages in as few reads as possible: those that are adjacent, in this order, are one."""
     found: list[PageRange] = []
     begin, size = 0, 0
     for at, page in enumerate(pages):
@@ -44,7 +47,7 @@ def joined(parts: Sequence[Buffer]) -> Buffer:
 
 
 def check_page_header(page: PageRef, data: Buffer, at: int, path: str) -> BatchHeader:
-    """The header at `at`, which must be this page's; CorruptBatch tells what is wrong, and where in the segment."""
+    """The header at `at`, which must be this page's; CorruptBatch says what is wrong, and where in the segment."""
     try:
         header = parse_header(data, at)
     except CorruptBatch as problem:
@@ -55,7 +58,7 @@ def check_page_header(page: PageRef, data: Buffer, at: int, path: str) -> BatchH
 
 
 def check_pages(pages: Sequence[PageRef], data: Buffer, path: str) -> None:
-    """Check that the pages are what lies in `data`, back to back and whole."""
+    """Check that `data` is these pages, back to back and whole."""
     at = 0
     for page in pages:
         try:

@@ -1,9 +1,9 @@
-"""[Q5] Opening a log unit after a crash: scan the pages, decide, change nothing
+"""[Q5] Opens a log unit after a crash: scans the pages, decides, changes nothing.
 
-What a crash may leave is put right: a torn tail behind the `synced` mark is cut, segments that a trim was removing go (law 9). What
-a crash cannot explain is CorruptReplica, or, where the bytes of a page alone have rotted, said as spoilt. No crash takes the mark:
-where
-it cannot be read, the newest segment has to be whole by itself, because what is cut off might have been acknowledged (law 10).
+What a crash can leave is repaired: a torn tail behind the sync watermark is cut, segments that a trim was removing are removed
+(law 9). What a crash cannot explain is CorruptReplica, or, where only the body of a page is damaged, a corrupt range. No crash
+removes the watermark: if it cannot be read, the newest segment must be whole by itself, because what is cut off might have been
+acknowledged (law 10).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class UnitRecovery:
 
     state: UnitStateFile
     segments: tuple[FoundPages, ...]
-    synced: int  # so many bytes of the newest segment are proven; the rest must be written once more
+    synced: int  # bytes of the newest segment that are proven; the rest must be written again
     remove: tuple[Path, ...]
     notes: tuple[str, ...]  # what the crash left, for people
-    corrupt_ranges: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
+    corrupt_ranges: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages with damaged bytes
 
     def pages(self) -> tuple[PageIndex, LlsnRuns]:
         """The pages that are not trimmed, by LLSN. CorruptReplica if two of them overlap (law 8)."""
@@ -68,7 +68,7 @@ class UnitRecovery:
             np.array([found.number for found in self.segments], "<u4"),
             [len(found.rows) for found in self.segments],
         )
-        # Over pages that are trimmed, one of the chain may reach that begins below the trim point: they were never of the chain.
+        # A page of the chain that begins below the trim point may overlap trimmed pages, which were never part of the chain.
         alive = _ends(rows) > self.state.low
         rows, numbers = rows[alive], numbers[alive]
         order = np.argsort(rows["firsts"], kind="stable")
@@ -127,9 +127,9 @@ def _check_complete(directory: Path, state: UnitStateFile, kept: list[int], mark
 
 
 def _check_whole(disk: Disk, newest: FoundPages, problem: str) -> None:
-    """Of a unit without a mark: nothing says which bytes were synced, so a torn tail looks like rot, and a segment that was not yet
-    made like one that is gone."""
-    unmarked = f"and the mark {SYNCED_NAME!r} that says what was synced is missing or damaged"
+    """For a unit without a watermark: nothing shows which bytes were synced, so a torn tail looks like damage, and a segment that
+    was not created yet like one that is missing."""
+    unmarked = f"and the mark {SYNCED_NAME!r} that shows what was synced is missing or damaged"
     if problem:
         raise CorruptReplica(str(newest.path), f"at byte {newest.size}: {problem}, {unmarked}")
     if disk.exists(index_path(newest.path)):
@@ -168,7 +168,7 @@ def _closed_segment(
 def _newest_segment(
     disk: Disk, path: Path, number: int, synced: int, corrupt_ranges: list[tuple[LLSN, LLSN]]
 ) -> tuple[FoundPages, str]:
-    """It, and why it is cut where it is, if a crash was the reason."""
+    """The segment, and why it is cut where it is, if a crash was the reason."""
     file = disk.open(path)
     try:
         size = file.size()
@@ -198,7 +198,7 @@ def _leftovers(directory: Path, names: list[str], kept: set[int]) -> list[Path]:
     return [directory / name for name in [*gone, *(name for name in names if name.endswith(".new"))]]
 
 
-# [Q5] Walks the pages of a segment in the order of their arrival and checks every checksum: where the good ones end, and why.
+# --- scan ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -208,16 +208,14 @@ class PageScan:
     pages: list[PageRef] = field(default_factory=list)
     size: int = 0
     problem: str = ""  # why the next bytes are no page; empty where the file ends or only zeros follow
-    corrupt_ranges: list[tuple[LLSN, LLSN]] = field(
-        default_factory=list
-    )  # synced pages whose bytes have rotted
+    corrupt_ranges: list[tuple[LLSN, LLSN]] = field(default_factory=list)  # synced pages with damaged bytes
 
 
 def scan_pages(read: ReadAt, file_bytes: int, synced: int, number: int = 0) -> PageScan:
     """Check the segment from its first byte on; stop at the first page that is damaged.
 
-    A rotten body before `synced` is stepped over: no crash spoils what was synced, and its header still says where the next
-    page begins. It is noted, and the other nodes of the chain have its bytes.
+    A damaged body before `synced` is skipped: no crash damages what was synced, and its header still shows where the next page
+    begins. It is recorded, and the other nodes of the chain have its bytes.
     """
     found = PageScan()
     try:

@@ -1,4 +1,4 @@
-"""[Q5] One file of pages: batches in order of arrival, numbered 1, 2, 3 …"""
+"""[Q5] PageSegment: a file of batches in order of arrival, numbered 1, 2, 3 …."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def segment_number(name: str) -> int | None:
 
 
 class PageSegment(SegmentFile):
-    """Segment `number`; no page in it ends above `end_llsn`. The newest one gathers its pages' rows for the sidecar."""
+    """Segment `number`; no page in it ends above `end_llsn`. The newest one collects its pages' rows for the sidecar."""
 
     __slots__ = ("_rows", "end_llsn", "number")
 
@@ -68,15 +68,13 @@ class PageSegment(SegmentFile):
         self._rows = bytearray()
 
 
-# [Q5] PageGroup: batches that go to a segment of pages at once, and the pages that they become there.
-
 # flags, count, first LLSN, body length, the header's own checksum: of a batch, from byte 5 on
 _PLACED = struct.Struct("<B6xIQ24xI8xI")
 _PLACED_AT: Final = 5
 
 
 class Placed(NamedTuple):
-    """What a batch says of itself."""
+    """The fields of a batch's header that place it."""
 
     first_llsn: LLSN
     end_llsn: LLSN
@@ -86,7 +84,7 @@ class Placed(NamedTuple):
 
 
 class PageGroup:
-    """Batches to be written at once behind the last page of a segment."""
+    """[Q5] Batches that are written at once behind the last page of a segment, and the pages that they become."""
 
     __slots__ = ("_headers", "buffers", "segment", "size", "tried")
 
@@ -94,7 +92,7 @@ class PageGroup:
         self.segment = segment
         self.buffers: list[Buffer] = []
         self.size = 0
-        self.tried = False  # what is on disk may have changed
+        self.tried = False  # the disk may have changed
         self._headers: list[Placed] = []
 
     @property

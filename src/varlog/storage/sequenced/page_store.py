@@ -1,14 +1,14 @@
-"""[Q5] One log unit's store: write-once pages behind one API (sequenced ordering, law 8).
+"""[Q5] PageStore: one log unit on disk; appends of sequenced topics end here.
 
-A page is a batch at the LLSNs that its client gave it. Pages are written in the order of their arrival, group by group, to segments
-numbered 1, 2, 3 …, and found by LLSN in an index in memory. What is where, and which addresses are taken, is the caller's to know:
-nothing here is ever written over.
+A page is a batch at the LLSNs that its client chose; it is written once (law 8). `append` writes and syncs pages in the order of
+their arrival, group by group, to segments numbered 1, 2, 3 …; an index in memory finds them by LLSN. Which positions are free is
+for the caller to know: nothing here is ever overwritten.
 
     lsid=<log stream>/
         unit                        state: epoch, trim point (unit_state.py)
-        synced                      up to where the newest segment is surely on disk (sync_watermark.py)
+        synced                      how far the newest segment is certainly on disk (sync_watermark.py)
         00000000000000000001.seg    pages in the order of their arrival; the newest one is reserved ahead
-        00000000000000000001.idx    what a closed segment holds (page_sidecar.py)
+        00000000000000000001.idx    the pages of a closed segment (sidecar.py)
 
 Threads. `append`, `confirm_sync`, `set_epoch`, `trim`, `scrub_metadata`, `reopened` and `close` run in the unit's worker, one at a
 time; disk reads run in any worker; everything else runs in the event loop. One lock, held briefly, guards the index and the runs;
@@ -16,9 +16,9 @@ the tuple of segments and the state are replaced, never changed. Readers see a p
 `append` has made it durable (law 1). A segment that a trim removes stays open until its last reader releases it.
 
 A write or sync that fails makes the store fail for good (R-SEAL-6): every later append raises the same error, because what is on
-disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads go on. Only opening
-it again (`reopened`), which looks at the disk and writes again what was not proven, makes the unit usable. A disk that has no
-room, found out before the first byte, is no failure: the same append may come again.
+disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads continue. Only opening
+it again (`reopened`), which reads the disk and rewrites what was not proven, makes the unit usable. A lack of space that is noticed
+before the first byte is no failure: the same append may be repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = ["PageRef", "PageStore"]
 
 _log = get_logger("storage")
 
-# So many closed segments stay open for reading.
+# Closed segments that stay open for reading.
 _OPEN_SEGMENTS_MAX: Final = 16
 _REWRITE_BYTES: Final = 4 * MIB
 
@@ -92,7 +92,7 @@ class PageStore:
     ) -> None:
         self.path = path
         self.disk_space = disk_space
-        # Acknowledged pages that were found rotten when it was opened: whoever opened it has them looked at.
+        # Acknowledged pages that were found damaged when the store was opened: the unit has them examined.
         self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
         self._state = state
@@ -176,7 +176,7 @@ class PageStore:
             content = (
                 encode_sidecar(kept.number, kept.size, kept.rows.tobytes()) if kept.sidecar_lost else b""
             )
-            if content and disk_space.can_spare(len(content)):  # it can be made at the next start as well
+            if content and disk_space.can_spare(len(content)):  # it can be created at the next start as well
                 disk.replace_file(index_path(kept.path), content)
         _settle_tail(segments[-1], newest.file_bytes, found.synced)
         mark = SyncWatermark.open(disk, path)
@@ -202,7 +202,7 @@ class PageStore:
 
     @property
     def low(self) -> LLSN:
-        """Nothing below it is there any more (law 9)."""
+        """Nothing below it exists any more (law 9)."""
         return self._state.low
 
     @property
@@ -222,13 +222,13 @@ class PageStore:
 
     @property
     def failure(self) -> OSError | None:
-        """Why it takes no more, if a write or sync failed: then it must be opened again."""
+        """Why it accepts no writes, if a write or sync failed: then it must be opened again."""
         return self._failure
 
     # --- event loop: which pages there are ---------------------------------------------------------------------------------
 
     def publish(self, pages: Sequence[PageRef]) -> None:
-        """What `append` made durable is seen from now on."""
+        """Make visible what `append` made durable."""
         with self._lock:
             low = self.low
             for page in pages:
@@ -250,8 +250,8 @@ class PageStore:
     def pages_from(
         self, llsn: LLSN, limit: int, *, end: LLSN | None = None, bytes_max: int | None = None
     ) -> list[PageRef]:
-        """The pages from the one holding `llsn`, or the next one, on, holes passed over: so many at most; with `end` none that
-        begins there or behind; with `bytes_max` about so many bytes, but at least one page."""
+        """The pages from the one with `llsn`, or the next one, on, skipping holes: at most `limit`; with `end` none that begins
+        there or behind; with `bytes_max` about that many bytes, but at least one page."""
         return self._walk(llsn, limit, end, bytes_max, dense=False)
 
     def run(self, llsn: LLSN, bytes_max: int) -> list[PageRef]:
@@ -304,7 +304,7 @@ class PageStore:
 
     def read(self, pages: Sequence[PageRef]) -> Buffer:
         """The pages' bytes, back to back in this order. Trimmed if a trim has removed one since. Bodies are not checked: the reader
-        does. CorruptBatch: what is there is something else."""
+        does. CorruptBatch: something else is there."""
         return joined([self._read(stretch.first, stretch.size) for stretch in stretches(pages)])
 
     def header(self, page: PageRef) -> Buffer:
@@ -312,7 +312,7 @@ class PageStore:
         return self._read(page, HEADER_BYTES)
 
     def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
-        """How the pages of [begin, end) lie on disk, told from memory."""
+        """The size on disk of the pages of [begin, end), from memory."""
         with self._lock:
             firsts, sizes = self._index.sizes_between(max(begin, self.low), end)
         return measure_pages(firsts, sizes, begin, end, points_max)
@@ -355,9 +355,9 @@ class PageStore:
     # --- worker: writing -------------------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[Buffer]) -> list[PageRef]:
-        """Write placed batches, whose headers and bodies have been checked, as one group, and sync; the pages are durable, and
-        `publish` shows them. Each buffer holds one batch, or several back to back. OSError: nothing of the group may be believed,
-        unless there was no room for the first of it (`failure` is None then): that came to nothing."""
+        """[Q5] Write placed batches, whose headers and bodies have been checked, as one group, and sync; the pages are durable, and
+        `publish` shows them. Each buffer holds one batch, or several back to back. OSError: nothing of the group may be trusted,
+        unless there was no space for the first of it (`failure` is None then): nothing was written."""
         self._check_usable()
         placed = [placed_in(buffer) for buffer in batches]
         self._check_new([header for headers in placed for header in headers])
@@ -382,7 +382,7 @@ class PageStore:
         return pages
 
     def confirm_sync(self) -> None:
-        """Make the mark of what is synced survive a power loss, too: to be called when nothing has been written for a while."""
+        """Make the sync watermark itself survive a power loss: to be called when nothing has been written for a while."""
         self._check_usable()
         try:
             if not self._mark.is_sure:
@@ -397,7 +397,7 @@ class PageStore:
         self._set_state(msgspec.structs.replace(self._state, epoch=epoch))
 
     def trim(self, low: LLSN) -> None:
-        """Nothing below `low` is there any more; then whole segments of it are removed, the oldest first."""
+        """Nothing below `low` exists any more; then whole segments of it are removed, the oldest first."""
         if low <= self.low:
             return
         segments = self._segments
@@ -417,7 +417,7 @@ class PageStore:
             raise
 
     def relink(self) -> str:
-        """Write open files that were deleted or replaced under their names again; tells which, or ''."""
+        """Write open files that were deleted or replaced under their names again; returns which, or ''."""
         self._check_usable()
         try:
             found = [segment.relink() for segment in self._segments]
@@ -429,8 +429,8 @@ class PageStore:
         return "; ".join(filter(None, found))
 
     def scrub_metadata(self) -> str:
-        """Look for bit rot and lost writes in the state and the mark, and write them again from memory if so; tells what
-        was wrong, or ''."""
+        """Check the state and the sync watermark for damage and lost writes, and rewrite them from memory; returns what was wrong,
+        or ''."""
         self._check_usable()
         state, wrong = self._state, ""
         try:
@@ -452,7 +452,7 @@ class PageStore:
         return "; ".join(filter(None, (wrong, *map(self._scrub_sidecar, self._segments[:-1]))))
 
     def _scrub_sidecar(self, segment: PageSegment) -> str:
-        """Write the sidecar of a closed segment again if it is damaged or gone: nothing else says how long the segment was."""
+        """Rewrite the sidecar of a closed segment if it is damaged or missing: nothing else shows how long the segment was."""
         path, excess = index_path(segment.path), segment.cut_excess()
         content = self._disk.read_file(path) if self._disk.exists(path) else b""
         if decode_sidecar(content, segment.number, segment.size) is not None:
@@ -460,7 +460,7 @@ class PageStore:
         try:
             opened = segment.borrow()
             found = scan_pages(opened.file.read_at, segment.size, segment.size, segment.number)
-        except FileNotFoundError:  # found where its pages are looked at
+        except FileNotFoundError:  # found when its pages are examined
             return ""
         same = all(self.page(page.first_llsn) == page for page in found.pages if page.first_llsn >= self.low)
         rebuilt = encode_sidecar(segment.number, segment.size, encode_pages(found.pages))
@@ -470,8 +470,8 @@ class PageStore:
         return f"{path} is damaged or missing"
 
     def reopened(self) -> PageStore:
-        """What is on disk now, put right and proven by syncs that count: a new store in place of this one, which writes no more and
-        may serve reads until then. OSError: the disk still fails. CorruptReplica: it lost what it had."""
+        """What is on disk now, repaired and proven by syncs that count: a new store in place of this one, which writes no more and
+        may serve reads until then. OSError: the disk still fails. CorruptReplica: it lost pages."""
         self._failure = self._failure or OSError(errno.EIO, "it is being opened again")
         # What was deleted or replaced is only in the open descriptor.
         for segment in self._segments:
@@ -482,16 +482,16 @@ class PageStore:
         )
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         if self._closed:
             return
         self._closed = True
         if self._failure is None:
-            # Only a help for the next start.
+            # Only makes the next start cheaper.
             with contextlib.suppress(OSError):
                 self.confirm_sync()
         for segment in self._segments:
-            segment.let_go()
+            segment.release()
         self._mark.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
@@ -537,12 +537,12 @@ class PageStore:
         raise Trimmed(page.first_llsn, self.low)
 
     def _check_not_missing(self, page: PageRef, segment: PageSegment) -> None:
-        """A trim keeps its point before it removes a file: what is not trimmed is missing, and that is damage (law 9)."""
+        """A trim persists its point before it removes a file: what is not trimmed and missing is damage (law 9)."""
         if page.end_llsn > self.low:
             raise CorruptBatch(MISSING, page.offset, str(segment.path))
 
     def _data_from(self, llsn: LLSN) -> PageRef | None:
-        """The page holding `llsn`, or the next one, that is no junk."""
+        """The page with `llsn`, or the next one, that is not junk."""
         with self._lock:
             return next((page for page in self._index.walk(llsn) if not page.is_junk), None)
 
@@ -551,7 +551,7 @@ class PageStore:
             raise self._failure
 
     def _check_new(self, headers: Sequence[Placed]) -> None:
-        """Law 8 is the caller's to keep; here it is proven before a byte is written."""
+        """The caller keeps law 8; it is checked here before a byte is written."""
         with self._lock:
             for placed in headers:
                 found = self._index.overlapping(placed.first_llsn, placed.end_llsn)
@@ -589,7 +589,7 @@ class PageStore:
 
     def _remove(self, segments: Sequence[PageSegment]) -> None:
         for segment in segments:
-            segment.let_go()
+            segment.release()
             sidecar = index_path(segment.path)
             if self._disk.exists(sidecar):
                 self._disk.remove(sidecar)
@@ -598,13 +598,13 @@ class PageStore:
             self._disk.sync_directory(self.path)
 
     def _bound_open_files(self, segment: PageSegment) -> None:
-        """Bound the open files: the one that was opened first is let go, and closes behind its last reader."""
+        """Bound the open files: the one that was opened first is released, and closes after its last reader."""
         with self._lock:
             self._kept_open.append(segment)
             while len(self._kept_open) > _OPEN_SEGMENTS_MAX:
                 oldest = self._kept_open.popleft()
                 if oldest is not self._segments[-1]:
-                    oldest.let_go()
+                    oldest.release()
 
     def _set_state(self, state: UnitStateFile) -> None:
         if state != self._state:
@@ -615,8 +615,8 @@ class PageStore:
 def _settle_tail(segment: PageSegment, file_bytes: int, synced: int) -> None:
     """Make the newest segment on disk what was found: cut behind the last good page, and truly durable.
 
-    What is not proven is written once more. A process that was killed between write and sync, or whose sync failed, leaves bytes
-    that can be read back but may never have reached the disk; nobody may call them written before a sync that counts (law 1).
+    What is not proven is written again. A process that was killed between write and sync, or whose sync failed, leaves bytes that
+    can be read back but may never have reached the disk; they do not count as written before a sync that counts (law 1).
     """
     file = segment.open().file
     if file_bytes > segment.size:

@@ -1,15 +1,11 @@
-"""[Q5] The sidecar of a closed segment of pages: what it holds, so that opening a unit reads no closed segment. Can be rebuilt.
+"""[Q5] The sidecar of a closed segment of pages: an index of its pages.
 
-offset  size  field (little endian)
-     0     4  magic "VLP1"
-     4     2  format version
-     6     2  reserved, zero
-     8     8  number of the segment
-    16     8  bytes of the segment
-    24     4  count of pages
-    28     4  CRC32C of bytes 0 to 27 and of the pages
-    32     -  24 bytes a page, as they lie in the segment: first LLSN (8), count of entries (4, bit 31: junk), offset (4), bytes of
-              header and body (4), CRC32C of the header (4)
+With it, opening a unit reads no closed segment. It can be rebuilt.
+
+    offset  size  field (little endian) 0     4  magic "VLP1" 4     2  format version 6     2  reserved, zero 8     8  number of
+    the segment 16     8  bytes of the segment 24     4  count of pages 28     4  CRC32C of bytes 0 to 27 and of the pages 32
+    -  24 bytes per page, in the order of the segment: first LLSN (8), count of entries (4, bit 31: junk), offset (4), bytes of
+    header and body (4), CRC32C of the header (4)
 """
 
 from __future__ import annotations
@@ -76,5 +72,5 @@ def closed_bytes(content: bytes, segment: int) -> int | None:
     (crc,) = _CRC.unpack_from(content, _HEADER.size)
     if (magic, version, reserved, number) != (_MAGIC, _FORMAT_VERSION, 0, segment):
         return None
-    sound = len(pages) == _PAGE.size * count and crc == crc32c(head + pages)
-    return int(size) if sound else None
+    intact = len(pages) == _PAGE.size * count and crc == crc32c(head + pages)
+    return int(size) if intact else None

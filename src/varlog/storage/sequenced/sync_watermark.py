@@ -1,18 +1,18 @@
-"""[Q5] The `synced` file of a log unit: up to where its newest segment has been synced for sure.
+"""[Q5] The `synced` file of a log unit: how far its newest segment is synced.
 
-It tells a torn tail from rot. What lies behind the mark may be a write that a crash cut off, and goes; what lies before it was
-acknowledged, and a bad byte there is damage that is said, never cut (law 10). The mark is written behind every sync of the
-segment and synced itself only now and then: an older one that a power loss brings back is true as well.
+It distinguishes a torn tail from damage. What is behind the mark may be a write that a crash cut off, and is removed; what is
+before it was acknowledged, and a bad byte there is damage that is reported, never cut (law 10). The mark is written after every
+sync of the segment and synced itself only occasionally: an older one that reappears after a power loss is true as well.
 
-Two slots of 32 bytes: the one that is synced stays as it is while the other one is written. The file exists before its unit does,
-with two good slots. So no crash leaves a unit without a mark that can be read.
+Two slots of 32 bytes: the one that is synced stays unchanged while the other one is written. The file exists before its unit does,
+with two good slots. So no crash leaves a unit without a readable mark.
 
 offset  size  field (little endian)
      0     4  magic "VLY1"
      4     2  format version
      6     2  reserved, zero
      8     8  number of the segment
-    16     8  so many of its bytes are synced; all of those before it are
+    16     8  bytes of it that are synced; all earlier segments are synced
     24     4  reserved, zero
     28     4  CRC32C of bytes 0 to 27
 """
@@ -30,7 +30,7 @@ from varlog.storage.open_file import unlinked
 SYNCED_NAME: Final = "synced"
 _FORMAT_VERSION: Final = 1
 SLOT_BYTES: Final = 32
-# The mark itself is synced with every so manieth group.
+# The mark itself is synced after this many groups.
 SYNC_MARKS: Final = 64
 
 _MAGIC: Final = b"VLY1"
@@ -39,7 +39,7 @@ _CRC = struct.Struct("<I")
 
 
 class Synced(NamedTuple):
-    """Every segment before number `segment`, and so many bytes of that one."""
+    """Every segment before number `segment`, and `size` bytes of that one."""
 
     segment: int = 0
     size: int = 0
@@ -73,16 +73,15 @@ class SyncWatermark:
     """The file, open. Used by the unit's worker alone."""
 
     def __init__(self, file: File, slot: int, newest: Synced) -> None:
-        self.newest = (
-            newest  # what was written last; an older one that is read is a write that the device lost
-        )
+        # What was written last: if an older one is read, the device lost a write.
+        self.newest = newest
         self._file = file
         self._slot = slot
         self._unsynced = 0
 
     @classmethod
     def open(cls, disk: Disk, directory: Path) -> SyncWatermark:
-        """Made if it is not there."""
+        """Created if it is missing."""
         path = directory / SYNCED_NAME
         if not disk.exists(path):
             disk.replace_file(path, encode_slot(Synced()) * 2)
@@ -90,7 +89,7 @@ class SyncWatermark:
         return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1, max(slots))
 
     def move(self, synced: Synced, *, sure: bool = False) -> None:
-        """The segment was synced so far. `sure`: the mark survives a power loss, too."""
+        """The segment was synced up to here. `sure`: the mark itself survives a power loss."""
         self._file.write_at([encode_slot(synced)], self._slot * SLOT_BYTES)
         self.newest = synced
         self._unsynced += 1
@@ -106,7 +105,7 @@ class SyncWatermark:
         self._unsynced = 0
 
     def relink(self, disk: Disk) -> str:
-        """If the file was deleted or replaced, write it under its name again; tells so, or ''."""
+        """If the file was deleted or replaced, write it under its name again; returns a note, or ''."""
         if self._file.is_linked():
             return ""
         path = self._file.path

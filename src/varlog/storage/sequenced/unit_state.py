@@ -1,6 +1,7 @@
-"""The small `unit` file of a log unit: epoch and trim point. Replaced whole, so it is the old or the new one (laws 7, 9).
+"""The `unit` file of a log unit: epoch and trim point (laws 7, 9).
 
-A directory with this file is a log unit (sequenced ordering), one with `state` a replica.
+It is replaced as a whole, so a crash leaves the old or the new one. A directory with this file is a log unit (sequenced
+ordering), one with `state` a replica.
 
 offset  size  field (little endian)
      0     4  magic "VLU1"
@@ -9,7 +10,7 @@ offset  size  field (little endian)
      8     8  topic
     16     8  log stream
     24     8  epoch
-    32     8  low LLSN: nothing below it is there any more
+    32     8  low LLSN: nothing below it exists any more
     40     8  the oldest segment that is not trimmed
     48    12  reserved, zero
     60     4  CRC32C of bytes 0 to 59
@@ -42,7 +43,7 @@ _CRC = struct.Struct("<I")
 
 
 class UnitStateFile(msgspec.Struct, frozen=True):
-    """What a log unit must not forget, besides its pages."""
+    """What a log unit must persist besides its pages."""
 
     topic: TopicID
     log_stream: LogStreamID
@@ -93,5 +94,5 @@ def read_unit(disk: Disk, directory: Path) -> UnitStateFile:
 
 
 def write_unit(disk: Disk, directory: Path, state: UnitStateFile) -> None:
-    """Keep `state`, durably, in place of the one before."""
+    """Write `state`, durably, in place of the one before."""
     disk.replace_file(directory / UNIT_NAME, encode_unit(state))
