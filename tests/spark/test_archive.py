@@ -224,14 +224,14 @@ def test_an_archive_of_another_log_is_refused(spark: SparkSession, topic: LiveTo
     manifest = tmp_path / commit_name(topic.name, 1)
     for planted, told in [
         (replace(commit, cluster=commit.cluster + 1), "of cluster"),
-        (replace(commit, topic=commit.topic + 1), "deleted and made anew"),
+        (replace(commit, topic=commit.topic + 1), "deleted and recreated"),
         (replace(commit, last_checksum=commit.last_checksum ^ 1), "another entry at position 10"),
     ]:
         manifest.write_bytes(encode_archive_commit(planted))
         with pytest.raises(PreconditionFailed, match=told):
             archive(spark, topic.address, topic.name, str(tmp_path))
     manifest.write_bytes(encode_archive_commit(replace(commit, topic=commit.topic + 1)))
-    with pytest.raises(PySparkException, match="deleted and made anew"):
+    with pytest.raises(PySparkException, match="deleted and recreated"):
         read(spark, topic, tmp_path).collect()
 
 

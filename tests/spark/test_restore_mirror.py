@@ -118,7 +118,7 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
     for name, told in [
         ("two-streams", "has 2 log streams"),
         ("begins-at-1", "continues at position 1, and the archive begins at 11"),
-        ("foreign", "something else at position 11"),
+        ("foreign", "differs at position 11"),
         ("longer", "the first position of topic 'longer'"),
     ]:
         with pytest.raises(PreconditionFailed, match=told):
@@ -200,7 +200,7 @@ def test_a_mirror_that_others_write_to_is_refused(spark: SparkSession, topic: Li
     with pytest.raises(PreconditionFailed, match=r"goes up to position 61, and .* only to 60"):
         run()
     topic.append(5)
-    with pytest.raises(PreconditionFailed, match="something else at position 61"):
+    with pytest.raises(PreconditionFailed, match="differs at position 61"):
         run()
 
 

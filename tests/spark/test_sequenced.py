@@ -218,16 +218,14 @@ def test_a_write_is_refused_before_a_row_is_written(
     frame: DataFrame, topic: Topic, writer: dict[str, str]
 ) -> None:
     writing = frame.write.format("varlog").mode("append")
-    with pytest.raises(
-        PySparkException, match="is a sequenced topic, and a write that is in the log once needs"
-    ):
+    with pytest.raises(PySparkException, match="is a sequenced topic, and an exactly-once write needs"):
         writing.options(address=topic.address, topic=topic.name, **writer).save()
     with varlog.connect(topic.address, topic.name, create=False) as log:
         assert log.tail() == max(topic.given_up)
 
 
 def test_copies_that_keep_positions_are_refused_both_ways(spark: SparkSession, topic: Topic) -> None:
-    with pytest.raises(PreconditionFailed, match="is sequenced: positions that were given up have no entry"):
+    with pytest.raises(PreconditionFailed, match="is sequenced: junk positions have no entry"):
         mirror(spark, topic.address, topic.name, topic.address, f"{topic.name}-copy", continuous=False)
     with varlog.connect(topic.address, f"{topic.name}-plain", create=True) as log:
         log.append(b"one")

@@ -301,10 +301,10 @@ def test_a_named_reader_holds_back_trims_that_respect_it(topic: LiveTopic) -> No
     assert [found.position for found in topic.log.readers()] == [20]
 
 
-def test_a_reader_whose_position_nobody_takes_reads_on_and_tells_the_next(
+def test_a_reader_whose_position_cannot_be_reported_reads_on_and_reports_the_next(
     topic: LiveTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("varlog.spark.stream.stream_reader.AGAIN_S", 0.0)
+    monkeypatch.setattr("varlog.spark.stream.stream_reader.RETRY_S", 0.0)
     topic.append(5)
     reader = reader_of(topic, reader="billing")
     reader.commit(at(topic, 1000))
