@@ -1,4 +1,4 @@
-"""varlog: a strongly consistent, replicated, totally ordered log. This file lists the public names.
+"""varlog: a strongly consistent, replicated, totally ordered log: its public names.
 
     with varlog.open("./data", topic="orders") as log: ...             # embedded, on a directory
     with varlog.connect("127.0.0.1:7100", topic="orders") as log: ...  # a cluster
@@ -161,10 +161,10 @@ def open(
     ordering: str = "committed",
     timeout_s: float = 10.0,
 ) -> Log:
-    """A log in this process, on a directory, which is made if there is none. Only one process can have it open.
+    """A log in this process, on a directory, which is created if missing. Only one process can have it open.
 
     `sync=False` does not wait for the disk: fast, and a power loss (not a crash of the process) may lose the newest entries.
-    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is made now. `timeout_s` is the deadline of every
+    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is created now. `timeout_s` is the deadline of every
     call that names no other.
     """
     from varlog import aio
@@ -190,7 +190,7 @@ def connect(
     """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
     A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
-    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is made now.
+    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is created now.
     `cluster` is the id that the cluster must have (0: any). `timeout_s` is the deadline of every call that names no other.
     """
     from varlog import aio

@@ -1,25 +1,23 @@
-"""The public API with async: `async with varlog.aio.open(...) as log`, or `log = await varlog.aio.open(...)`."""
+"""The public API with async.
+
+`async with varlog.aio.open(...) as log`, or `log = await varlog.aio.open(...)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import TIMEOUT_S, Log
+from varlog.client.loop_bridge import Closable
 from varlog.model.cluster import Ordering
 from varlog.model.ids import ANY_CLUSTER, ClusterID
 
 __all__ = ["Admin", "Log", "Opening", "admin", "connect", "open"]
-
-
-class Closable(Protocol):
-    """Whatever is opened here."""
-
-    async def close(self) -> None: ...
 
 
 T = TypeVar("T", bound=Closable)
@@ -55,14 +53,14 @@ def open(
     ordering: Ordering | str = Ordering.COMMITTED,
     timeout_s: float = TIMEOUT_S,
 ) -> Opening[Log]:
-    """A log in this process, on a directory, which is made if there is none. Only one process can have it open.
+    """A log in this process, on a directory, which is created if missing. Only one process can have it open.
 
     `sync=False` does not wait for the disk: fast, and a power loss (not a crash of the process) may lose the newest entries.
-    `streams` and `ordering` are for a topic that is made now.
+    `streams` and `ordering` are for a topic that is created now.
     """
 
     async def make() -> Log:
-        from varlog.embedded import open_log  # here: who only connects needs no storage
+        from varlog.embedded import open_log  # here: connecting needs no storage
 
         return await open_log(path, topic, sync=sync, streams=streams, ordering=ordering, timeout_s=timeout_s)
 
@@ -81,8 +79,8 @@ def connect(
 ) -> Opening[Log]:
     """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
-    A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
-    `streams` and `ordering` are for a topic that is made now.
+    A missing topic is created with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
+    `streams` and `ordering` are for a topic that is created now.
     """
 
     async def make() -> Log:
@@ -121,7 +119,7 @@ def admin(address: str, *, cluster: int = ANY_CLUSTER, timeout_s: float = 15.0) 
 
 
 async def _cluster_at(address: str, cluster: ClusterID, timeout_s: float) -> ClusterID:
-    """Which cluster it is: from then on every request says so, and a foreign node refuses it."""
+    """Which cluster it is: from then on every request names it, and a node of another cluster refuses it."""
     if cluster != ANY_CLUSTER:
         return cluster
     from varlog.rpc.tcp import TcpTransport

@@ -1,7 +1,8 @@
-"""EmbeddedCluster: a metadata repository, a storage node, a sequencer and a manager in one process, on one directory, no sockets.
+"""EmbeddedCluster: a cluster in one process, on one directory, without sockets.
 
-The same code as a cluster of processes, over a network in memory. The directory holds `varlog.json` (who this is),
-`varlog.lock` (held while it is open), `metadata.db` and `volume/`; it is as durable as a cluster's after kill -9.
+A metadata repository, a storage node, a sequencer and a manager: the same code as a cluster of processes, over a network in memory.
+The directory holds `varlog.json` (its identity), `varlog.lock` (held while it is open), `metadata.db` and `volume/`; it is as
+durable as a cluster's after kill -9.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class EmbeddedCluster:
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
-        """Make the directory if need be, or take up what is in it. StartupError says what is in the way."""
+        """Create the directory if necessary, or open what is in it. StartupError says what prevents it."""
         try:
             self._lock()
             self._cluster = self._identify()
@@ -84,7 +85,7 @@ class EmbeddedCluster:
         ordering: Ordering | str = Ordering.COMMITTED,
         timeout_s: float = TIMEOUT_S,
     ) -> Log:
-        """The log of one topic, made with `streams` log streams and this ordering if it is new and `create` allows it."""
+        """The log of one topic, created with `streams` log streams and this ordering if it is new and `create` allows it."""
         backoff = Backoff(self._environment, timeout_s)
         while True:
             try:
@@ -124,7 +125,7 @@ class EmbeddedCluster:
         await node.start()
         self._stops.append(node.stop)
         store = SqliteStore(self._path / "metadata.db", self._environment, synced=self._sync)
-        # The directory's lock says so: whoever had a lease before was of a process that is gone.
+        # The directory's lock proves it: a process that had a lease before is gone.
         config_of_repository = MetadataRepositoryConfig(
             self._cluster, REPOSITORY, leases_survive_restart=False
         )
@@ -191,7 +192,7 @@ class EmbeddedCluster:
         return identity.cluster
 
     async def _keep_identity(self) -> None:
-        """At the end: if it was deleted or replaced meanwhile, the next start would make another cluster."""
+        """At the end: if it was deleted or replaced meanwhile, the next start would create another cluster."""
         identity = msgspec.json.encode(_Identity(FORMAT_VERSION, self._cluster))
         with contextlib.suppress(OSError):
             if wrong := scrub_file(self._environment.disk, self._path / "varlog.json", identity):

@@ -20,7 +20,7 @@ from varlog.testing.processes import PATIENCE_S
 
 
 def batcher_of(log: Log) -> Batcher:
-    return log._log._appender._gatherers[None]
+    return log._log._appender._batchers[None]
 
 
 def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:

@@ -281,13 +281,13 @@ def test_batches_that_cannot_be_served_in_time_are_refused_without_waiting() -> 
     async def body() -> None:
         budget = Budget(1_000_000)
         for _ in range(20):
-            await budget.take(1000, 100.0, 100.0)
+            await budget.acquire(1000, 100.0, 100.0)
             await asyncio.sleep(0.05)
-            budget.give(1000)
+            budget.release(1000)
         out = 0
         with contextlib.suppress(Overloaded):
             while out < 1000:
-                await budget.take(1000, asyncio.get_running_loop().time() + 1.0, 1.0)
+                await budget.acquire(1000, asyncio.get_running_loop().time() + 1.0, 1.0)
                 out += 1
         assert 5 <= out <= 20  # half of the second, at one each 50 ms
 

@@ -7,10 +7,10 @@ import pytest
 from varlog.client.append_rules import (
     Attempt,
     ErrorClass,
-    Step,
+    ResolveStep,
     classify,
     floor_of,
-    next_step,
+    resolve_step,
     spent,
     unknown,
 )
@@ -89,20 +89,20 @@ def stream(epoch: int, state: StreamState, sealed_end: int = 1) -> LogStream:
 @pytest.mark.parametrize(
     ("seen", "step"),
     [
-        (stream(4, RUNNING), Step.AGAIN),
-        (stream(5, SEALED), Step.ASK),
-        (stream(5, RUNNING), Step.ASK),
-        (stream(9, SEALED), Step.ASK),
-        (stream(4, SEALED), Step.WAIT),  # it was unsealed in this epoch since: a newer view will say
-        (stream(3, RUNNING), Step.WAIT),
-        (None, Step.GONE),
+        (stream(4, RUNNING), ResolveStep.AGAIN),
+        (stream(5, SEALED), ResolveStep.ASK),
+        (stream(5, RUNNING), ResolveStep.ASK),
+        (stream(9, SEALED), ResolveStep.ASK),
+        (stream(4, SEALED), ResolveStep.WAIT),  # it was unsealed in this epoch since: a newer view will say
+        (stream(3, RUNNING), ResolveStep.WAIT),
+        (None, ResolveStep.GONE),
     ],
 )
 def test_how_an_open_outcome_is_found_out_follows_from_the_newest_view(
-    seen: LogStream | None, step: Step
+    seen: LogStream | None, step: ResolveStep
 ) -> None:
     """R-ORD-7: the primary is asked again, or the sealed stream, and nobody else gets the batch before that."""
-    assert next_step(Attempt(STREAM, Epoch(4), LLSN(7)), seen) is step
+    assert resolve_step(Attempt(STREAM, Epoch(4), LLSN(7)), seen) is step
 
 
 def test_what_is_sent_now_comes_above_what_was_acknowledged_and_above_the_last_seal() -> None:

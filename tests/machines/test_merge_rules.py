@@ -38,7 +38,7 @@ def rows_of(log: list[Placed], stream: int, begin: int, end: int) -> list[Row]:
 def taken_of(merge: Merge) -> list[Placed]:
     return [
         (stretch.log_stream, stretch.llsn + i, stretch.glsn + i)
-        for stretch in merge.take()
+        for stretch in merge.pop_ready()
         for i in range(stretch.length)
     ]
 

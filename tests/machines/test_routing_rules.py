@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.client.routing_rules import cover, in_turn, preferred, running
+from varlog.client.routing_rules import cover, in_turn, preferred, running_streams
 from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 
@@ -57,8 +57,8 @@ def test_one_node_is_enough_where_it_holds_everything() -> None:
 
 
 def test_only_running_streams_of_the_topic_take_appends() -> None:
-    assert [s.log_stream for s in running(view_of([[NodeID(1)], [NodeID(2)]]), TOPIC)] == [1, 2]
-    assert running(view_of([[NodeID(1)]], StreamState.SEALED), TOPIC) == ()
+    assert [s.log_stream for s in running_streams(view_of([[NodeID(1)], [NodeID(2)]]), TOPIC)] == [1, 2]
+    assert running_streams(view_of([[NodeID(1)]], StreamState.SEALED), TOPIC) == ()
 
 
 STREAMS = st.sets(st.integers(1, 5).map(LogStreamID))
@@ -68,7 +68,7 @@ STREAMS = st.sets(st.integers(1, 5).map(LogStreamID))
 def test_a_stream_in_doubt_is_chosen_only_when_no_other_is_left(
     tried: set[LogStreamID], doubted: set[LogStreamID]
 ) -> None:
-    streams = running(view_of([[NodeID(n)] for n in range(1, 6)]), TOPIC)
+    streams = running_streams(view_of([[NodeID(n)] for n in range(1, 6)]), TOPIC)
     chosen = [s.log_stream for s in preferred(streams, tried, lambda s: s.log_stream in doubted)]
     assert chosen, "last, but not never"
     untried = set(range(1, 6)) - tried or set(range(1, 6))

@@ -1,4 +1,7 @@
-"""Admin: typed calls to the manager and the metadata repository: topics, log streams, storage nodes, status."""
+"""Admin: administration of topics, log streams, storage nodes; status.
+
+Typed calls to the manager and the metadata repository.
+"""
 
 from __future__ import annotations
 
@@ -82,11 +85,11 @@ class Admin:
         stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
-        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
+        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). An existing one is returned.
 
         `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. `stripe_size` and
-        `grouping` are
-        for a sequenced topic: how many positions one log stream takes in a row (0: the default), and what a replica group is."""
+        `grouping` are for a sequenced topic: how many positions one log stream has in a row (0: the default), and what a replica
+        group is."""
         try:
             check_topic_name(name)
         except ValueError as error:
@@ -129,10 +132,10 @@ class Admin:
                     raise Unavailable(f"topic {topic.name!r} has no sequencer yet: see `varlog status`")
                 ask = NextTokens(topic.topic, projection.epoch, 0)
                 address = projection.sequencer.address
-                told = await self._routing.ask_once(
+                tokens = await self._routing.ask_once(
                     address, ask, NextTokensReply, min(SEQUENCER_S, max(backoff.remaining_s, 0.1))
                 )
-                return GLSN(told.first - 1)
+                return GLSN(tokens.first - 1)
             except Unavailable:
                 if backoff.spent:
                     raise
@@ -160,7 +163,7 @@ class Admin:
         return (await self._manager(request, StreamReply)).stream
 
     async def sync_replica(self, log_stream: LogStreamID | int, node: NodeID | int) -> SyncStatus:
-        """Have a replica that is behind filled from a complete one, and tell how far that is."""
+        """Have a replica that is behind filled from a complete one, and return how far that is."""
         return (await self._manager(AdminSyncReplica(LogStreamID(log_stream), NodeID(node)), SyncReply)).sync
 
     async def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
@@ -180,7 +183,7 @@ class Admin:
         return await self._names.readers(found, self._timeout_s)
 
     async def forget_reader(self, topic: str, name: str) -> None:
-        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
         await self._names.forget_reader((await self._topic(topic)).topic, name, self._timeout_s)
 
     async def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
@@ -231,8 +234,8 @@ class Admin:
         return found
 
     async def _manager(self, request: Message, answer: type[M]) -> M:
-        """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us. A
-        change names the time that is left: the manager does not begin it later."""
+        """Ask the manager, wherever the newest view says it is. Retried only while the request certainly did not
+        arrive. A change names the time that is left: the manager does not begin it later."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         address = ""
         while True:

@@ -1,5 +1,4 @@
-"""[A2] PURE. InflightBatch, what its errors prove, and the next step (law 10)
-an unknown outcome is found out (R-ORD-7)."""
+"""[A2] PURE. InflightBatch, what errors prove, the next step (law 10, R-ORD-7)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class ErrorClass(Enum):
 
 
 def classify(error: BaseException, *, sent: bool) -> ErrorClass:
-    """The verdict on one try. `sent` is False only where the request certainly never left."""
+    """What an error of one try proves. `sent` is False only where the request certainly never left."""
     if not sent:
         return ErrorClass.AGAIN
     if isinstance(error, NotInCluster | UnknownLogStream):
@@ -63,9 +62,9 @@ class Attempt(NamedTuple):
 
 
 class InflightBatch:
-    """`attempt` is set while the outcome of a try is open: the batch may be in the log by it. `dropped`: everyone in it was told
-    that it is not in the log, so it must not be sent any more. `on_nowhere` is called when an open outcome turns out to be a
-    no, before the batch is sent anew."""
+    """`attempt` is set while the outcome of a try is open: the batch may be in the log by it. `dropped`: all its callers have
+    the answer that it is not in the log, so it must not be sent any more. `on_nowhere` is called when an open outcome turns out to
+    be a no, before the batch is sent again."""
 
     __slots__ = ("attempt", "batch", "chosen", "dropped", "last_error", "on_nowhere", "timeout_s", "tried")
 
@@ -91,24 +90,24 @@ class InflightBatch:
         return self.attempt is not None
 
 
-class Step(Enum):
+class ResolveStep(Enum):
     """What finds out the outcome of an attempt."""
 
-    AGAIN = "its epoch goes on: the primary takes the same batch only once, so send it again"
+    AGAIN = "its epoch continues: the primary accepts the same batch only once, so send it again"
     ASK = "its epoch is over: any replica that was sealed since knows whether it is in the log"
     WAIT = "the view is older than the attempt: a newer one will say"
-    GONE = "the stream was deleted: nobody can say any more"
+    GONE = "the stream was deleted: the outcome cannot be known any more"
 
 
-def next_step(attempt: Attempt, stream: LogStream | None) -> Step:
-    """How to go on with an attempt whose outcome is open, as the newest view has its stream."""
+def resolve_step(attempt: Attempt, stream: LogStream | None) -> ResolveStep:
+    """How to continue with an attempt whose outcome is open, as the newest view has its stream."""
     if stream is None:
-        return Step.GONE
+        return ResolveStep.GONE
     if stream.epoch > attempt.epoch:
-        return Step.ASK
+        return ResolveStep.ASK
     if stream.epoch == attempt.epoch and stream.state is StreamState.RUNNING:
-        return Step.AGAIN
-    return Step.WAIT
+        return ResolveStep.AGAIN
+    return ResolveStep.WAIT
 
 
 def floor_of(stream: LogStream, newest: LLSN) -> LLSN:
@@ -133,7 +132,7 @@ def stopped(inflight: InflightBatch, topic: str, why: str) -> VarlogError:
 
 
 def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
-    """What the caller hears when its time is over before the outcome is known."""
+    """What the caller gets when its time is over before the outcome is known."""
     if isinstance(error, OutcomeUnknown):
         return error
     last = f" ({str(error) or type(error).__name__})" if error is not None else ""
@@ -141,7 +140,7 @@ def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
 
 
 def spent(chosen: LogStreamID | None, last: BaseException | None, timeout_s: float) -> Rejected:
-    """What the caller hears when the deadline is there and no try got it into the log."""
+    """What the caller gets when the deadline has passed and no try got it into the log."""
     if chosen is not None and isinstance(last, Sealed | NotInCluster | UnknownLogStream):
         return last
     where = "no log stream of the topic" if chosen is None else f"log stream {chosen} never"

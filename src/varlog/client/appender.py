@@ -1,4 +1,4 @@
-"""[A2] Appender: the appends of one client: single ones to their gatherer, whole batches to the courier at once."""
+"""[A2] Appender: single appends to their batcher, whole batches to the sender."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Appender:
         self._sender.on_stall = self._dispatch_all
         self._producer = ProducerID(routing.environment.entropy.getrandbits(63) | 1)
         self._sequence = 0
-        self._gatherers: dict[LogStreamID | None, Batcher] = {}
+        self._batchers: dict[LogStreamID | None, Batcher] = {}
         self._sent = Budget(SENT_BYTES_MAX)
 
     def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Awaitable[Position]:
@@ -40,20 +40,20 @@ class Appender:
             raise EntryTooLarge(len(data), ENTRY_BYTES_MAX)
         if self._sender.closed:
             raise NotAccepted("the log was closed")
-        batcher = self._gatherers.get(log_stream)
+        batcher = self._batchers.get(log_stream)
         if batcher is None:
             return self._append_first(data, log_stream, timeout_s)
         return batcher.append(data, timeout_s)
 
     def refusal(self, size: int, log_stream: LogStreamID | None, timeout_s: float) -> Overloaded | None:
         """Why an append of `size` bytes would be refused without waiting; None: it may be tried. In any thread."""
-        batcher = self._gatherers.get(log_stream)
+        batcher = self._batchers.get(log_stream)
         return batcher.refusal(size, timeout_s) if batcher is not None else None
 
     async def _append_first(self, data: bytes, log_stream: LogStreamID | None, timeout_s: float) -> Position:
         """The first one to a stream."""
         await self._check(log_stream, timeout_s)
-        batcher = self._gatherers.setdefault(
+        batcher = self._batchers.setdefault(
             log_stream, Batcher(self._sender, self._routing.tasks, self.pack, log_stream)
         )
         return await batcher.append(data, timeout_s)
@@ -61,21 +61,21 @@ class Appender:
     async def append_batch(
         self, entries: Iterable[Buffer], log_stream: LogStreamID | None, timeout_s: float
     ) -> Run:
-        """One atomic batch, sent at once whatever else is under way (R-ORD-5)."""
+        """One atomic batch, sent immediately, whatever else is in flight (R-ORD-5)."""
         owned = _own_all(entries)
         batch = self.pack(owned)
         if self._sender.closed:
             raise NotAccepted("the log was closed")
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self._check(log_stream, timeout_s)
-        await self._sent.take(len(batch), deadline, timeout_s)
+        await self._sent.acquire(len(batch), deadline, timeout_s)
         served = False
         try:
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             first = await self._sender.deliver(InflightBatch(batch, log_stream, left_s))
             served = True
         finally:
-            self._sent.give(len(batch), served=served)
+            self._sent.release(len(batch), served=served)
         return Run(first, len(owned))
 
     def pack(self, entries: Sequence[Buffer]) -> bytearray:
@@ -94,7 +94,7 @@ class Appender:
             raise UnknownLogStream(log_stream)
 
     def _dispatch_all(self) -> None:
-        for batcher in self._gatherers.values():
+        for batcher in self._batchers.values():
             batcher.dispatch_soon()
 
     @property
@@ -102,9 +102,9 @@ class Appender:
         return self._sender
 
     def close(self) -> None:
-        """Nothing more is sent; who still waits in a queue hears that nothing of his is in the log."""
+        """Nothing more is sent; appends that still wait in a queue end as not accepted."""
         self._sender.closed = True
-        for batcher in self._gatherers.values():
+        for batcher in self._batchers.values():
             batcher.close()
         self._sent.close()
 
@@ -125,7 +125,7 @@ class Budget:
         # When those that are out were sent, oldest first: which one is answered next does not matter to the sum of all times.
         self._began: deque[float] = deque()
 
-    async def take(self, size: int, deadline: float, timeout_s: float) -> None:
+    async def acquire(self, size: int, deadline: float, timeout_s: float) -> None:
         self._check(timeout_s)
         size = min(size, self._size)
         self._ahead += 1
@@ -140,7 +140,7 @@ class Budget:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.give(size, served=False)  # its turn came in the moment in which it gave up
+                self.release(size, served=False)  # its turn came in the moment in which it gave up
             else:
                 self._forget(size)
             if isinstance(error, TimeoutError):
@@ -160,7 +160,7 @@ class Budget:
         self._ahead -= 1
         self._ahead_units -= size + ENTRY_UNITS
 
-    def give(self, size: int, *, served: bool = True) -> None:
+    def release(self, size: int, *, served: bool = True) -> None:
         size = min(size, self._size)
         self._left += size
         self._forget(size)

@@ -1,4 +1,4 @@
-"""Arrow: fetched batches of a topic or of one stream as pyarrow.RecordBatch
+"""Arrow: fetched batches of a topic or of one stream as pyarrow.RecordBatch.
 
 A batch's body is laid out as an Arrow binary array (see model/batch.py), so its columns cost the same for one row or a million.
 """
@@ -54,7 +54,7 @@ def schema() -> pa.Schema:
 async def record_batches(
     stretches: AsyncGenerator[list[Stretch], None],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Record batches in GLSN order, as soon as their entries are there."""
+    """Record batches in GLSN order, as soon as their entries exist."""
     builder = Builder()
     async with aclosing(stretches):
         async for taken in stretches:
@@ -159,7 +159,7 @@ _Large = tuple[int, BatchHeader]
 
 
 def _parts(chunk: Chunk, stretch: Stretch) -> Iterator[tuple[_Large | None, int, int]]:
-    """(batch, LLSN, count): large batches one by one; small neighbours together, as (None, LLSN, count)."""
+    """(batch, LLSN, count): large batches each on its own; small neighbours together, as (None, LLSN, count)."""
     small_llsn, small_count = 0, 0
     for at, header, begin, end in chunk.pieces(stretch.llsn, stretch.length):
         if end - begin >= WRAP_ROWS_MIN or header.body_bytes >= WRAP_BYTES_MIN:
@@ -183,7 +183,7 @@ def _parts(chunk: Chunk, stretch: Stretch) -> Iterator[tuple[_Large | None, int,
 RANGE_WRAP_BYTES_MIN: Final = 512 * KIB
 JOIN_BYTES: Final = 1 * MIB
 JOIN_ROWS: Final = 65_536
-# Batches of so many entries, on average, are worth a step each.
+# Batches of this many entries, on average, are worth a step each.
 LONG_ROWS: Final = 32
 
 Span = tuple[int, int]
@@ -301,7 +301,7 @@ class RangeBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _order(self, table: Any, begin: int, llsns: Any, glsns: Any) -> None:
-        """The positions of entries `llsns`: in each row of the order the two go on together."""
+        """The positions of entries `llsns`: in each row of the order the two advance together."""
         np, end = self._np, begin + len(llsns)
         first = int(np.searchsorted(table[:, 0], begin, "right")) - 1
         stop = int(np.searchsorted(table[:, 0], end))

@@ -1,7 +1,7 @@
-"""[A2] Batcher: packs the single appends that wait while a request is under way into the next batch.
+"""[A2] Batcher: packs the single appends that wait into the next batch.
 
-No timer: an append that finds nothing under way leaves with the others of its loop turn; under load batches grow by themselves.
-A caller costs one future and one line in a queue; everything else is done per batch.
+They wait while a request is in flight. No timer: an append that finds nothing in flight leaves with the others of its loop turn;
+under load batches grow by themselves. A caller costs one future and one line in a queue; everything else is done per batch.
 
 The queue holds what can be served in time: an append that would come too late behind it is refused immediately (Overloaded), and
 certainly not in the log. So an overloaded client serves as many as it can, instead of serving each too late. A burst may wait for
@@ -46,8 +46,8 @@ LOOK_S: Final = 2e-6
 GATHER_S_MAX: Final = 0.1
 CUT_FIXED: Final = 8
 
-# One append that waits for its position: its bytes, who is told, its deadline, and how long after its start that is. A plain tuple:
-# an object with names takes three times as long to make, and there is one for every entry.
+# One append that waits for its position: its bytes, its caller's future, its deadline, and how long after its start that is.
+# A plain tuple: an object with names takes three times as long to create, and there is one for every entry.
 _Waiting = tuple[bytes, asyncio.Future[Position], float, float]
 
 
@@ -68,10 +68,10 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
-        self._under_way: dict[InflightBatch, list[_Waiting]] = {}
+        self._in_flight: dict[InflightBatch, list[_Waiting]] = {}
         self._starting = 0  # batches whose task has not begun: in flight as well
         self._dispatching = False
-        self._probed = False  # a probe left: nothing else is gathered until the courier has seen it
+        self._probed = False  # a probe left: nothing else is gathered until the sender has seen it
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_at = math.inf
         self._closed = False
@@ -133,7 +133,7 @@ class Batcher:
     def _estimate(self) -> None:
         """Prepare the estimate: from what was served lately, and what is in flight."""
         admission = self._admission
-        self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
+        self._sent_s = admission.estimate_s(len(self._in_flight), self._sent_units)
         self._byte_s = admission.fixed_s / GATHER_BYTES_MAX + admission.unit_s
         self._entry_s = admission.fixed_s / self._sender.gather_entries_max + ENTRY_UNITS * admission.unit_s
 
@@ -157,11 +157,11 @@ class Batcher:
         return []
 
     def _may_send(self) -> bool:
-        """Small batches go while few are under way, so that they grow; a full one may also go to a further stream.
+        """Small batches are sent while few are in flight, so that they grow; a full one may also go to a further stream.
 
         A request that is stuck does not count, as long as there is a stream with nothing stuck to send to.
         """
-        prompt = len(self._under_way) + self._starting
+        prompt = len(self._in_flight) + self._starting
         if prompt < GATHER_REQUESTS_MAX:
             return True
         streams = 1
@@ -207,7 +207,7 @@ class Batcher:
         left = [member for member in gathered if not member[1].done()]
         if len(left) < len(gathered):
             self._look_at_cancelled(gathered)
-        if self._under_way:
+        if self._in_flight:
             left = self._in_time(left)
         return left
 
@@ -264,9 +264,9 @@ class Batcher:
                 timeout_s = max(0.0, max(deadlines) - began)
                 inflight = InflightBatch(self._pack(data), self._log_stream, timeout_s, self._leave_out)
                 units = len(inflight.batch) + ENTRY_UNITS * len(members)
-                self._under_way[inflight] = members
+                self._in_flight[inflight] = members
                 self._sent_units += units
-                self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
+                self._sent_s = admission.estimate_s(len(self._in_flight), self._sent_units)
                 try:
                     first = await self._sender.deliver(inflight)
                     admission.served(units, began, loop.time())
@@ -278,12 +278,12 @@ class Batcher:
                 else:
                     self._acknowledge(members, first)
                 finally:
-                    del self._under_way[inflight]
+                    del self._in_flight[inflight]
                     self._sent_units -= units
                     self._estimate()
                 members = await self._following()
         except asyncio.CancelledError:
-            return  # each of its callers was told
+            return  # each of its callers has its error
         finally:
             if self._waiting:
                 self.dispatch_soon()
@@ -315,7 +315,7 @@ class Batcher:
         if ended:
             self._look_at_cancelled(members)
 
-    # --- Deadlines: one timer for all, moved only when somebody is due earlier ----------------------------------------------
+    # --- Deadlines: one timer for all, moved only when an append is due earlier ---------------------------------------------
 
     def _expire_at(self, deadline: float) -> None:
         if self._expiry is not None:
@@ -332,7 +332,7 @@ class Batcher:
                 _settle(done, spent(self._log_stream, None, timeout_s))
             elif not done.done():
                 due.append(deadline)
-        for inflight, members in self._under_way.items():
+        for inflight, members in self._in_flight.items():
             late = [member for member in members if member[2] <= now]
             for _, done, _, timeout_s in late:
                 _settle(done, _late(inflight, timeout_s))
@@ -344,9 +344,9 @@ class Batcher:
             self._expire_at(max(min(due), now + LOOK_S * (len(self._waiting) + len(due))))
 
     def _leave_out(self, inflight: InflightBatch) -> None:
-        """The batch is certainly not in the log, and those whose time is over were told so: the next try must go without them
+        """The batch is certainly not in the log, and those whose time is over have their answer: the next try must go without them
         (law 10), or not at all. Another batch has another sequence."""
-        members = self._under_way[inflight]
+        members = self._in_flight[inflight]
         left = [member for member in members if not member[1].done()]
         if len(left) == len(members):
             return

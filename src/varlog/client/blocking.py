@@ -211,7 +211,7 @@ class Admin(_Blocking):
         stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
-        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
+        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). An existing one is returned.
 
         `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. Of a sequenced topic the
         log streams take turns, `stripe_size` positions each (0: the default), and form replica groups by `grouping` (R-SEQ-3)."""

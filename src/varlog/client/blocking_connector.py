@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from varlog.client.chunk import Cut, Part
+from varlog.client.chunk import FetchPoint, Part
 from varlog.client.log import Log
 from varlog.client.loop_bridge import LoopBridge
 from varlog.model.cluster import ClusterView, NamedWriter
@@ -39,7 +39,7 @@ class BlockingConnector:
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> Generator[Part, None, None]:
         """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
@@ -54,7 +54,7 @@ class BlockingConnector:
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
         """As `chunks`, as record batches of about 1 MiB with the columns of `Log.arrow`."""

@@ -1,4 +1,4 @@
-"""[R6] Chunk: fetched batches, checked end to end when they arrive, taken apart into entries when they are wanted."""
+"""[R6] Chunk: fetched batches, checked on arrival, cut into entries on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlog.model.errors import CorruptBatch
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_LLSN
 
-# So many entries are cut out at a time: see Chunk._cut_from.
+# How many entries are cut out at a time: see Chunk._cut_from.
 CUT_ENTRIES: Final = 1024
 
 
@@ -88,7 +88,7 @@ class Chunk:
             llsn = LLSN(llsn + len(data))
 
     def _cut_from(self, llsn: LLSN) -> None:
-        """Cut out the entries from `llsn` on: many at a time, for those who want a few, and then the next few, but not all.
+        """FetchPoint out the entries from `llsn` on: many at a time, for those who want a few, and then the next few, but not all.
 
         What is used while it is in the processor's cache, and in memory that the last piece has just left, takes half the time:
         1 MiB of 100 B entries at once is 520 page faults, and 260 ns an entry in place of 120.
@@ -145,7 +145,7 @@ class Chunk:
 # Rows without a gap, cut to a range of LLSNs, and the batches that they are in, which may extend beyond the range.
 Part = tuple[tuple[Row, ...], Chunk]
 # An LLSN where a batch begins, and about how many bytes there are from there to the next cut.
-Cut = tuple[int, int]
+FetchPoint = tuple[int, int]
 
 
 def entries_in(stretches: Iterable[Stretch]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""What a cluster's status says of nodes and log streams: who holds what in which role, what is slow, and what belongs elsewhere."""
+"""What a cluster's status says of its nodes and log streams."""
 
 from __future__ import annotations
 

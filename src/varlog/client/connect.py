@@ -1,4 +1,4 @@
-"""connect_log, connect_admin: an address of the metadata repository in, a Log or an Admin out, over any transport."""
+"""connect_log, connect_admin: a Log or an Admin from an address and a transport."""
 
 from __future__ import annotations
 

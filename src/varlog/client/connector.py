@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from typing import TYPE_CHECKING
 
 from varlog.client.appender import Appender
-from varlog.client.chunk import Cut, Part
+from varlog.client.chunk import FetchPoint, Part
 from varlog.client.cursor_registry import CursorRegistry
 from varlog.client.merge_rules import Stretch
 from varlog.client.node_client import NodeClient
@@ -67,7 +67,7 @@ class Connector:
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Part, None]:
         """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
@@ -88,7 +88,7 @@ class Connector:
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """As `chunks`, as record batches of about 1 MiB with the columns of `Log.arrow`."""

@@ -1,4 +1,7 @@
-"""CursorRegistry: what a client tells and asks the metadata repository of named readers and writers. Every call may be repeated."""
+"""CursorRegistry: named readers and writers in the metadata repository.
+
+Every call may be repeated.
+"""
 
 from __future__ import annotations
 

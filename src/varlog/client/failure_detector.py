@@ -1,5 +1,4 @@
-"""[A2 R2] FailureDetector: which nodes and streams to try last (R-FAIL-2)
-(R-FAIL-2)."""
+"""[A2 R2] FailureDetector: which nodes and streams to try last (R-FAIL-2)."""
 
 from __future__ import annotations
 
@@ -11,31 +10,31 @@ from varlog.model.cluster import LogStream
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
 
-# A node is not suspected again to the repository before this: others have heard of it.
+# A node is not reported again to the repository before this: others know already.
 SUSPECT_AGAIN_S = 1.0
 
 
 class FailureDetector:
-    """What is held against whom. `tell` shares a suspicion with the repository."""
+    """The recent failures of nodes and streams. `report` shares a suspicion with the repository."""
 
-    def __init__(self, tell: Callable[[NodeID, str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[NodeID, str], None]) -> None:
+        self._report = report
         self._loop = asyncio.get_running_loop()
         self._nodes: DenyList[NodeID] = DenyList()
         # By epoch: a stream that was sealed and runs again is as good as new.
         self._streams: DenyList[tuple[LogStreamID, Epoch]] = DenyList()
         self._suspects: dict[NodeID, float] = {}
-        self._told: dict[NodeID, float] = {}
-        # Something is held against somebody. False, as nearly always: nobody need be asked about.
+        self._reported: dict[NodeID, float] = {}
+        # There are recent failures. False, as nearly always: nothing need be checked.
         self.has_suspects = False
 
     def node_failed(self, node: NodeID, why: str, *, refused: bool = False) -> None:
         """It did not answer, or the connection broke; `refused`: nobody listens there, which is enough by itself."""
         now, self.has_suspects = self._loop.time(), True
         self._nodes.failed(node, now, surely=refused)
-        if now >= self._told.get(node, now):
-            self._told[node] = now + SUSPECT_AGAIN_S
-            self._tell(node, why)
+        if now >= self._reported.get(node, now):
+            self._reported[node] = now + SUSPECT_AGAIN_S
+            self._report(node, why)
 
     def node_erred(self, node: NodeID) -> None:
         """It answered, and could not do its part: ask others first, but do not suspect it."""
@@ -58,7 +57,7 @@ class FailureDetector:
             self._settle()
 
     def suspected(self, nodes: Sequence[NodeID]) -> bool:
-        """The repository says whom others suspect now. True: that is news."""
+        """The nodes that others suspect now, by the repository. True: that is news."""
         if tuple(self._suspects) == tuple(nodes):
             return False
         self._suspects = dict.fromkeys(nodes, 0.0)
@@ -88,12 +87,6 @@ class FailureDetector:
         return lambda stream: stream.primary in nodes or (stream.log_stream, stream.epoch) in streams
 
 
-# [A2 R2] PURE. DenyList: what failed lately comes last, until it is heard of again or its time is over (R-FAIL-2).
-#
-# Failures count within a window; at the threshold the key is denied. Whenever it fails again after its time was over it is denied
-# for
-# twice as long, up to a bound; its first success forgets everything. Denied means last, not never: that is the caller's part.
-
 K = TypeVar("K", bound=Hashable)
 
 THRESHOLD: Final = 2
@@ -113,7 +106,11 @@ class _Record:
 
 
 class DenyList(Generic[K]):
-    """Nodes, or streams, that failed lately. Times are the caller's, and only grow. False while there is nothing on it."""
+    """PURE. Nodes, or streams, that failed lately come last, until they succeed or their time is over (R-FAIL-2). Times are the
+    caller's, and only grow. False while there is nothing on it.
+
+    Failures count within a window; at the threshold the key is denied. When it fails again after its time is over it is denied for
+    twice as long, up to a bound; its first success forgets everything. Denied means last, not never: that is up to the caller."""
 
     def __init__(self, threshold: int = THRESHOLD) -> None:
         self._threshold = threshold
@@ -128,7 +125,7 @@ class DenyList(Generic[K]):
         record = self._records.setdefault(key, _Record())
         record.failures += self._threshold if surely else 1
         record.last_failure = now
-        # What is under way while it is denied fails too: that is the same failure, seen again.
+        # What is in flight while it is denied fails too: that is the same failure, seen again.
         if record.failures >= self._threshold and now >= record.denied_until:
             record.denied_until = now + record.next_denial_s
             record.next_denial_s = min(2 * record.next_denial_s, DENIED_S_MAX)

@@ -1,7 +1,8 @@
-"""PURE. Merges the streams of a topic into one order: rows of fetches in, stretches in GLSN order out (law 4, R-READ-3).
+"""PURE. Merges the streams of a topic into one order (law 4, R-READ-3).
 
-GLSNs are dense, so whoever has the next one goes next: nothing is compared, nothing is sorted. Rows may be cut anywhere,
-come twice, and come in any order between streams; within one stream they must not leave a gap.
+Rows of fetches in, stretches in GLSN order out. GLSNs are dense, so the stream that has the next one is next: nothing is compared,
+nothing is sorted. Rows may be cut anywhere, come twice, and come in any order between streams; within one stream they must not
+leave a gap.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Merge:
 
     @property
     def elsewhere(self) -> bool:
-        """The next position is ordered, and no known stream has it: there is a stream that we have not heard of."""
+        """The next position is ordered, and no known stream has it: there is a stream that we do not know of."""
         if self._newest < self.next or self.next in self._heads:
             return False
         return all(lane.waiting or lane.clear_to >= self.next for lane in self._lanes.values())
@@ -126,7 +127,7 @@ class Merge:
     def trimmed_up_to(self, glsn: GLSN) -> None:
         self.trimmed = max(self.trimmed, glsn)
 
-    def take(self) -> list[Stretch]:
+    def pop_ready(self) -> list[Stretch]:
         """Everything that goes next, in order; empty while the next position is not here."""
         taken: list[Stretch] = []
         heads, lanes = self._heads, self._lanes

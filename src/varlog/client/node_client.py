@@ -1,4 +1,4 @@
-"""[R2] NodeClient: asks one storage node alone, and returns the bytes it holds unchecked.
+"""[R2] NodeClient: asks one storage node, and returns what it holds unchecked.
 
 A reader of a log asks any replica and uses only what is intact. An audit needs the opposite: this replica, whatever it returns.
 """

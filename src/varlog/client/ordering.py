@@ -1,6 +1,6 @@
-"""OrderedTopic: what a Log needs of its topic, whichever way it is ordered; AppendTransport: what takes its batches there.
+"""OrderedTopic, AppendTransport: the contract of both orderings.
 
-Both orderings keep this contract, and one suite runs on both (tests/conformance/test_log_contract.py).
+What a Log needs of its topic, whichever way it is ordered. One suite runs on both (tests/conformance/test_log_contract.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 from varlog.client.append_rules import InflightBatch
-from varlog.client.chunk import Cut, Part
+from varlog.client.chunk import FetchPoint, Part
 from varlog.client.merge_rules import Stretch
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, StreamRange
@@ -24,19 +24,19 @@ def check_position(kind: str, position: int) -> None:
 
 
 class AppendTransport(Protocol):
-    """Carries packed batches into the log."""
+    """Delivers packed batches to the log."""
 
     closed: bool
-    on_stall: Callable[[], None]  # called when something gets stuck that others could go around
+    on_stall: Callable[[], None]  # called when something stalls that others could avoid
 
     @property
     def stalled(self) -> int:
-        """Batches that are out for so long that nobody should wait behind them."""
+        """Batches that are in flight for so long that others should not wait behind them."""
         ...
 
     @property
     def gather_entries_max(self) -> int:
-        """So many single appends may share a batch."""
+        """How many single appends may share a batch."""
         ...
 
     def is_probe_next(self) -> bool:
@@ -52,7 +52,7 @@ class AppendTransport(Protocol):
         ...
 
 
-class Subscribed(Protocol):
+class TopicSubscription(Protocol):
     """One reading of a topic. `next` is the position behind what it gave last."""
 
     next: GLSN
@@ -63,7 +63,7 @@ class Subscribed(Protocol):
         ...
 
     def expect(self, glsn: GLSN) -> None:
-        """Somebody has learned that everything up to `glsn` was given to appenders, and waits for it."""
+        """A caller knows that everything up to `glsn` was assigned to appenders, and waits for it."""
         ...
 
 
@@ -89,12 +89,12 @@ class OrderedTopic(Protocol):
 
     async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None: ...
 
-    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscribed:
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> TopicSubscription:
         """Everything from `begin` up to `end`, in order, then what comes."""
         ...
 
     def parts(
-        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[FetchPoint], timeout_s: float
     ) -> AsyncGenerator[Part, None]: ...
 
     async def measure(

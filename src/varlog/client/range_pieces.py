@@ -1,4 +1,4 @@
-"""[R2 Q4] RangePieces: fetches the pieces of a range of one log stream, a few at a time.
+"""[R2 Q4] RangePieces: fetches a range of one log stream in overlapping pieces.
 
 Both orderings read ranges by it. The caller gets the parts in order, however the fetches overlap.
 """
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 from typing import Final, Protocol
 
-from varlog.client.chunk import Chunk, Cut, Part
+from varlog.client.chunk import Chunk, FetchPoint, Part
 from varlog.client.merge_rules import Row
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_MAX, MIB
@@ -45,7 +45,7 @@ class RangePieces:
     from there to the next cut: then several fetches are in flight at once, one for each."""
 
     def __init__(
-        self, source: RangeSource, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut]
+        self, source: RangeSource, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[FetchPoint]
     ) -> None:
         self._source = source
         self._log_stream = log_stream

@@ -1,4 +1,4 @@
-"""Backoff: waits between tries, growing and with jitter, all under one deadline of the event loop's time."""
+"""Backoff: growing pauses with jitter between tries, under one deadline."""
 
 from __future__ import annotations
 

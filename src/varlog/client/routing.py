@@ -1,4 +1,4 @@
-"""[A2 R2] Routing: the cached ClusterView, its refresh (one at a time), and connections to whoever the view names."""
+"""[A2 R2] Routing: the cached ClusterView, its refresh, connections to its nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from varlog.client.append_rules import TRY_S_MIN
 from varlog.client.failure_detector import FailureDetector
 from varlog.client.retry import Backoff
-from varlog.client.routing_rules import running
+from varlog.client.routing_rules import running_streams
 from varlog.model.cluster import ClusterView, LogStream, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogError
@@ -29,12 +29,12 @@ M = TypeVar("M", bound=Message)
 
 # One try of a call that may be repeated. Longer than any honest answer takes, shorter than a caller's patience.
 ATTEMPT_S = 3.0
-# A long poll of the view while somebody subscribes: it is answered at once when something changes.
+# A long poll of the view while there are subscribers: it is answered immediately when something changes.
 WATCH_S = 20.0
-# A view that is in use is refreshed about so often, even if nothing fails.
+# A view that is in use is refreshed about this often, even if nothing fails.
 REFRESH_S = 5.0
 # A view of more log streams than this is refreshed less often, by as much: a process may have a log, and a view, for each topic.
-STREAMS_A_REFRESH = 100
+STREAMS_PER_REFRESH = 100
 # A topic that is stopped for longer needs an operator.
 STOPPED_S = 3.0
 
@@ -72,7 +72,7 @@ class Routing:
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._running: tuple[LogStream, ...] = ()
-        self._at_hand: dict[NodeID, Connection] = {}
+        self._cached: dict[NodeID, Connection] = {}
         self._in_use = False
         self._keeping_fresh: asyncio.Task[None] | None = None
         self.failure_detector = FailureDetector(self._suspect)
@@ -91,7 +91,7 @@ class Routing:
         return self.view.streams_of(self.topic.topic)
 
     async def refresh(self, timeout_s: float) -> ClusterView:
-        """The newest view; those who ask while one is on its way share it."""
+        """The newest view; callers that ask while one is in flight share it."""
         backoff = Backoff(self.environment, timeout_s)
         while True:
             try:
@@ -104,7 +104,7 @@ class Routing:
             await backoff.wait()
 
     def refresh_soon(self) -> None:
-        """Start a refresh unless one is under way, and do not wait for it."""
+        """Start a refresh unless one is in flight, and do not wait for it."""
         if not self.closed:
             _ = self._refresh_task()
 
@@ -117,28 +117,28 @@ class Routing:
         answer = await self.repository.call(GetView(newer_than, wait_s), timeout_s=wait_s + ATTEMPT_S)
         self._learn(expect(answer, GetViewReply))
 
-    def _learn(self, told: GetViewReply) -> None:
-        view = told.view
+    def _learn(self, reply: GetViewReply) -> None:
+        view = reply.view
         if self._cluster != ANY_CLUSTER and view.cluster != self._cluster:
             raise NotInCluster(self._cluster, view.cluster)
         self._cluster = view.cluster
         if view.revision < self.view.revision:
             return
-        news = self.failure_detector.suspected(told.suspects)
+        news = self.failure_detector.suspected(reply.suspects)
         if view != self.view:
             news = True
-            self._take_over(view)
+            self._adopt(view)
         if news:
             for changed in list(self._watchers.values()):
                 changed()
 
-    def _take_over(self, view: ClusterView) -> None:
+    def _adopt(self, view: ClusterView) -> None:
         self.repository.learn(view.repositories)
         before = {(stream.log_stream, stream.epoch) for stream in self._running}
         topic = view.topic_named(self.topic_name)
         self.view = view
-        self._at_hand.clear()  # a node may have moved
-        self._running = running(view, topic.topic) if topic else ()
+        self._cached.clear()  # a node may have moved
+        self._running = running_streams(view, topic.topic) if topic else ()
         self.trimmed = topic.trimmed if topic else NO_GLSN
         self.stopped = topic.stopped if topic else ""
         for stream in self._running:
@@ -160,7 +160,7 @@ class Routing:
         return False
 
     def use(self) -> None:
-        """Somebody works with the view: see to it that it does not grow old unnoticed, as long as that is so."""
+        """The view is in use: keep it from growing old unnoticed, as long as that is so."""
         self._in_use = True
         if self._keeping_fresh is None and not self.closed:
             self._keeping_fresh = self.tasks.spawn("keep fresh", self._keep_fresh())
@@ -168,9 +168,9 @@ class Routing:
     async def _keep_fresh(self) -> None:
         while self._in_use:
             self._in_use = False
-            often = max(1.0, len(self.view.streams) / STREAMS_A_REFRESH)
+            often = max(1.0, len(self.view.streams) / STREAMS_PER_REFRESH)
             await asyncio.sleep(REFRESH_S * often * (0.5 + self.environment.entropy.random()))
-            if not self._watchers:  # they hear of every change anyway
+            if not self._watchers:  # they see every change anyway
                 self.refresh_soon()
         self._keeping_fresh = None
 
@@ -190,7 +190,7 @@ class Routing:
         return True
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after every new view, and see to it that new ones arrive soon, until the returned function is called."""
+        """Call `changed` after every new view, and have new ones arrive soon, until the returned function is called."""
         key = id(changed)
         self._watchers[key] = changed
         if self._watching is None or self._watching.done():
@@ -233,12 +233,12 @@ class Routing:
         connection = await self._pool.get(address, timeout_s)
         found = self.view.node(node)
         if found is not None and found.address == address:
-            self._at_hand[node] = connection
+            self._cached[node] = connection
         return connection
 
     def cached_connection(self, node: NodeID) -> Connection | None:
         """The connection to a storage node if there is one, as there nearly always is: nothing need be waited for."""
-        connection = self._at_hand.get(node)
+        connection = self._cached.get(node)
         return None if connection is None or connection.closed or self.closed else connection
 
     def report_failure(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
@@ -249,7 +249,7 @@ class Routing:
             self.failure_detector.node_erred(node)
 
     def disconnect(self, node: NodeID) -> None:
-        """Nothing comes over the connection to this node any more: the next caller dials anew."""
+        """Nothing comes over the connection to this node any more: the next caller dials again."""
         found = self.view.node(node)
         if found is not None:
             self.drop(found.address)
@@ -259,10 +259,10 @@ class Routing:
 
     def _suspect(self, node: NodeID, why: str) -> None:
         if not self.closed:
-            _ = self.tasks.spawn("suspect", self._tell_suspicion(node, why))
+            _ = self.tasks.spawn("suspect", self._report_suspicion(node, why))
 
-    async def _tell_suspicion(self, node: NodeID, why: str) -> None:
-        with contextlib.suppress(VarlogError):  # a hint: who does not hear it finds out by himself
+    async def _report_suspicion(self, node: NodeID, why: str) -> None:
+        with contextlib.suppress(VarlogError):  # a hint: without it others find out by themselves
             expect(await self.repository.call(Suspect(node, why), timeout_s=ATTEMPT_S), Done)
 
     # --- The repository and the manager -----------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class Routing:
 
 
 def expect(answer: Message, kind: type[M]) -> M:
-    """The answer, if it is of the kind that the request promises: a peer's word is checked, not trusted."""
+    """The answer, if it is of the kind that the request promises: a peer's answer is checked, not trusted."""
     if not isinstance(answer, kind):
         raise Unavailable(f"expected {kind.__name__}, got {type(answer).__name__}")
     return answer

@@ -1,4 +1,4 @@
-"""[A2 R2] PURE. Who to ask: running streams of a topic, replicas of a stream in turn, few nodes that hold a whole topic."""
+"""[A2 R2] PURE. Which streams and replicas to ask, in which order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 
 
-def running(view: ClusterView, topic: TopicID) -> tuple[LogStream, ...]:
+def running_streams(view: ClusterView, topic: TopicID) -> tuple[LogStream, ...]:
     """The streams that take appends, as far as the view knows."""
     return tuple(stream for stream in view.streams_of(topic) if stream.state is StreamState.RUNNING)
 

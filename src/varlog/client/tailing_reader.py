@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from varlog.client.chunk import entries_in
-from varlog.client.ordering import Subscribed
+from varlog.client.ordering import TopicSubscription
 from varlog.model.entry import Entry
 from varlog.model.lsn import GLSN
 
@@ -18,7 +18,7 @@ from varlog.model.lsn import GLSN
 class TailingReader:
     """One endless reading of a topic. Made by `Connector.follow`."""
 
-    def __init__(self, subscription: Subscribed) -> None:
+    def __init__(self, subscription: TopicSubscription) -> None:
         self._subscription = subscription
 
     @property

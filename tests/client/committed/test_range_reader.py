@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client.arrow import schema
-from varlog.client.chunk import Chunk, Cut, Part
+from varlog.client.chunk import Chunk, FetchPoint, Part
 from varlog.client.log import Log
 from varlog.client.range_pieces import CHUNKS_AHEAD, PIECES_AHEAD
 from varlog.model.cluster import StreamState
@@ -37,7 +37,7 @@ async def filled(cluster: FakeCluster, random: Random, entries: int, sizes: list
     return log
 
 
-async def entries_of(log: Log, begin: int, end: int, cuts: list[Cut] | None = None) -> list[Entry]:
+async def entries_of(log: Log, begin: int, end: int, cuts: list[FetchPoint] | None = None) -> list[Entry]:
     """What `chunks` gives, checked to be whole on the way."""
     entries: list[Entry] = []
     next_llsn = begin

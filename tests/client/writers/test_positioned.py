@@ -90,7 +90,7 @@ def test_a_copy_has_no_gaps() -> None:
                     await placed.append(wrong, [b"c"], 1)
             await placed.append(3, Columns(b"\0\0\0\0\1\0\0\0", b"c"), 1)
             assert await placed.finish() == PositionedWriteResult(3, 0, LLSN(4))
-            with pytest.raises(OutcomeUnknown, match="goes on at LLSN 4, and LLSN 9 is next here"):
+            with pytest.raises(OutcomeUnknown, match="continues at LLSN 4, and LLSN 9 is next here"):
                 await copy(log, begin=9, timeout_s=0.1)
         assert cluster.rows == [b"a", b"b", b"c"]
 

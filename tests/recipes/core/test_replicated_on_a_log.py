@@ -11,7 +11,7 @@ import pytest
 from varlog.client.log import Log
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.projections import Projections
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
 from varlog.model.lsn import GLSN
@@ -128,7 +128,7 @@ def test_a_position_at_the_tail_whose_appender_is_gone_holds_nobody_up(tmp_path:
             await replica.execute(b"a")
             dying = await connect("t")
             projections, backoff = Projections(dying._routing), Backoff(system_environment(), 10.0)
-            await Tokens(dying._routing, projections).take(await projections.get(backoff), 1, backoff)
+            await TokenClient(dying._routing, projections).request(await projections.get(backoff), 1, backoff)
             assert await log.tail() == 2
             assert await replica.catch_up() == 2
             assert await replica.execute(b"b") == 3

@@ -1,6 +1,7 @@
-"""[R2] Fetcher: fetches of one log stream: replicas in turn, those that failed last. What comes is checked, and damage is told.
+"""[R2] Fetcher: fetches one log stream from its replicas, in turn.
 
-It decides whom to ask, never what to ask for: whoever uses it knows where he is, and a try that failed gives him nothing.
+Those that failed come last. What is fetched is checked, and damage is reported. It decides which node to ask, never what to ask
+for: its user knows its position, and a try that failed returns nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from varlog.runtime.logging import get_logger, logfmt
 T = TypeVar("T")
 
 # What came: the answer, and its batches if there are any. A VarlogError says that it cannot be used.
-Take = Callable[[FetchReply, Chunk | None], T]
+Accept = Callable[[FetchReply, Chunk | None], T]
 
 logger = get_logger("client")
 
@@ -43,7 +44,7 @@ class Fetcher:
         self._damaged = False  # the last fetch brought damage
         self._waits: dict[int, tuple[LogStream, NodeID, asyncio.Timeout]] = {}
 
-    async def fetch(self, request: Fetch, take: Take[T]) -> T | None:
+    async def fetch(self, request: Fetch, take: Accept[T]) -> T | None:
         """Ask one replica once: what `take` makes of its answer. None: it failed, or had better not be waited for; ask again, and
         the next one is asked. Trimmed is raised."""
         stream = self._routing.view.stream(self.log_stream)
@@ -89,7 +90,7 @@ class Fetcher:
                 patience.reschedule(asyncio.get_running_loop().time())
 
     async def _ask_while_good(
-        self, stream: LogStream, node: NodeID, request: Fetch, take: Take[T]
+        self, stream: LogStream, node: NodeID, request: Fetch, take: Accept[T]
     ) -> T | None:
         """Ask once, unless the view says meanwhile that another replica had better be asked."""
         try:
@@ -109,7 +110,7 @@ class Fetcher:
         return taken
 
     def _checked(self, node: NodeID, fetched: FetchReply, payload: bytearray) -> Chunk:
-        """What came, if every checksum is right. If not, nothing of it is used, and the node is told."""
+        """What came, if every checksum is right. If not, nothing of it is used, and it is reported to the node."""
         first, _, _ = fetched.rows[0]
         last, _, count = fetched.rows[-1]
         try:
@@ -119,7 +120,7 @@ class Fetcher:
                     f"rows [{first}, {last + count}) are not in [{chunk.first_llsn}, {chunk.end_llsn})"
                 )
         except CorruptBatch as damaged:
-            self._reports.tell(node, self.log_stream, first, LLSN(last + count), damaged)
+            self._reports.report(node, self.log_stream, first, LLSN(last + count), damaged)
             raise
         self._damaged = False
         return chunk

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from varlog.client.chunk import Chunk, Cut, Part
+from varlog.client.chunk import Chunk, FetchPoint, Part
 from varlog.client.committed.fetcher import Fetcher
 from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Row
@@ -48,7 +48,7 @@ class RangeReader:
         end: LLSN,
         *,
         timeout_s: float,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
     ) -> None:
         self._routing = routing
         self._log_stream = log_stream

@@ -1,4 +1,7 @@
-"""[R2] Reader: point reads by GLSN, or by stream and LLSN. Asks any replica, the next one when it fails (R-READ-1, R-READ-4)."""
+"""[R2] Reader: point reads by GLSN, or by stream and LLSN (R-READ-1, R-READ-4).
+
+Asks any replica, and the next one if that fails.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import ReadAt, ReadAtReply
 from varlog.runtime.logging import get_logger, logfmt
 
-# How long a node that lags behind the repository is given to hear of a position that is ordered.
+# How long a node that lags behind the repository may take to learn of an ordered position.
 BEHIND_S = 1.0
-# Who waited less than this for an answer has nothing against the node that gave none.
+# A shorter wait than this does not count as a failure of the node.
 PATIENT_S = 0.5
 
 logger = get_logger("client")
@@ -66,7 +69,7 @@ class Reader:
             if behind:
                 tail = await self._routing.tail(backoff.remaining_s)
                 if glsn > tail.high_watermark:
-                    if self._routing.stopped:  # somebody else may know a newer position
+                    if self._routing.stopped:  # another node may know a newer position
                         raise Unavailable(
                             f"position {glsn} is above the newest known one, {tail.high_watermark}, and "
                             f"{TopicStopped(self._routing.topic_name, self._routing.stopped)}"
@@ -76,7 +79,7 @@ class Reader:
             if backoff.spent:
                 raise Unavailable(f"position {glsn} could not be read within {timeout_s:g} s: {trouble}")
             if nodes is None or not (behind or failed):
-                # Everyone failed, or everyone says that somebody else has it: the view is old.
+                # All failed, or all say that another node has it: the view is old.
                 failed.clear()
                 self._routing.refresh_soon()
                 await backoff.wait()
@@ -102,7 +105,7 @@ class Reader:
                     return answer
                 if isinstance(answer, Trimmed):
                     raise answer
-                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it is not there.
+                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it does not exist.
                 if isinstance(answer, NotWritten) and node == stream.primary:
                     if await self._is_newest(stream, backoff):
                         raise answer
@@ -152,9 +155,9 @@ class Reader:
             return error
 
     def _report_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
-        """By LLSN alone: whoever was asked by GLSN has checked what it found, and knows already."""
+        """By LLSN only: a node that was asked by GLSN has checked what it found, and knows already."""
         if request.log_stream:
-            self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
+            self._reports.report(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
         else:
             logger.warning(logfmt("a storage node has damage", node=node, position=request.glsn, why=error))
 

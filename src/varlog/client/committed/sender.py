@@ -1,8 +1,8 @@
-"""[A2] BatchSender: carries one packed batch to a primary, and on to another stream only while it is certainly not in the log (law
-10).
+"""[A2] BatchSender: delivers one batch to a primary and resolves its outcome.
 
-A try that ends without a word leaves its outcome open. It is found out before anything else is done with the batch (R-ORD-7): see
-append_rules. So an append ends as its position, as a certain no, or, if nobody could say before its deadline, as OutcomeUnknown.
+A batch moves to another log stream only once it is known not to be in the log (law 10). A try without an answer leaves its outcome
+open. The outcome is resolved before anything else is done with the batch (R-ORD-7): see append_rules. So an append ends as its
+position, as a certain no, or, if the outcome is not known before its deadline, as OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from varlog.client.append_rules import (
     Attempt,
     ErrorClass,
     InflightBatch,
-    Step,
+    ResolveStep,
     classify,
     ended,
     floor_of,
-    next_step,
+    resolve_step,
     stopped,
 )
 from varlog.client.committed.stalled_appends import CancellableWait, StalledAppends
@@ -70,7 +70,7 @@ class BatchSender:
         self._learning_tail = False
         # Sent and not answered: up to a connection's write limit there is room in it, and a batch leaves without waiting for any.
         self._out_bytes = 0
-        self._heard: dict[NodeID, float] = {}
+        self._answered_at: dict[NodeID, float] = {}
         self._turn = routing.turn
         self._loop = asyncio.get_running_loop()
         self.closed = False
@@ -101,7 +101,7 @@ class BatchSender:
         )
 
     def is_probe_next(self) -> bool:
-        """The next batch would go to a stream whose newest answer was slow, although others are there."""
+        """The next batch would go to a stream whose newest answer was slow, although there are others."""
         streams: Sequence[LogStream] = self._routing.running
         if len(streams) < 2 or not self._costs.suspects:
             return False
@@ -133,7 +133,7 @@ class BatchSender:
             self._stalled.release(inflight)
 
     async def _learn_tail(self) -> None:
-        """What is sent from now on comes behind this: who has appended nothing yet would be looked for in the whole log."""
+        """What is sent from now on comes after this: without it an unknown outcome would be searched for in the whole log."""
         with contextlib.suppress(VarlogError):
             self._tail = max(self._tail, (await self._routing.tail(DIAL_S)).high_watermark)
 
@@ -165,12 +165,12 @@ class BatchSender:
     def _classify(self, stream: LogStream, inflight: InflightBatch, error: VarlogError) -> None:
         """Raise what is final; remember what allows another try, or that the outcome is open."""
         sent = inflight.sent and (error.sent if isinstance(error, ConnectionLost | CallTimeout) else True)
-        verdict = classify(error, sent=sent)
-        if verdict is ErrorClass.REFUSED:
+        kind = classify(error, sent=sent)
+        if kind is ErrorClass.REFUSED:
             raise error
         inflight.last_error = error
         self._failure_detector.stream_failed(stream, surely=isinstance(error, Rejected))
-        if verdict is ErrorClass.UNKNOWN:
+        if kind is ErrorClass.UNKNOWN:
             self._mark_stalled(inflight)
         else:
             self._nowhere(inflight)
@@ -188,19 +188,19 @@ class BatchSender:
     async def _find_out(self, inflight: InflightBatch, attempt: Attempt, backoff: Backoff) -> Position | None:
         """One step. None: not known yet, or known to be nowhere: then no attempt is open any more."""
         stream = self._routing.view.stream(attempt.log_stream)
-        step = next_step(attempt, stream)
+        step = resolve_step(attempt, stream)
         if stream is None:
             raise OutcomeUnknown(
                 f"sent, and its log stream was deleted before the answer came ({inflight.last_error})"
             )
         try:
-            if step is Step.AGAIN:
+            if step is ResolveStep.AGAIN:
                 try:
                     return await self._try(stream, inflight, attempt, backoff, again=True)
                 except (Sealed, StaleEpoch, ConnectionLost):
                     # It says nothing of the first try, but the epoch may be over and our view old: the replicas know.
-                    step = Step.ASK
-            if step is Step.ASK:
+                    step = ResolveStep.ASK
+            if step is ResolveStep.ASK:
                 return await self._ask(stream, inflight, attempt, backoff)
         except VarlogError as error:
             inflight.last_error = error
@@ -324,10 +324,10 @@ class BatchSender:
             self._tail = glsn
         return Position(glsn, llsn, log_stream)
 
-    # --- What is held against a node ----------------------------------------------------------------------------------------
+    # --- Failures of nodes --------------------------------------------------------------------------------------------------
 
     def _answered(self, node: NodeID) -> None:
-        self._heard[node] = self._loop.time()
+        self._answered_at[node] = self._loop.time()
         self._failure_detector.node_answered(node)
 
     def _failed(self, node: NodeID, error: VarlogError, began: float, limit_s: float) -> None:
@@ -336,12 +336,12 @@ class BatchSender:
             self._failure_detector.node_failed(node, error.what, refused=not error.sent)
         elif not isinstance(error, CallTimeout):
             self._answered(node)
-        elif limit_s >= SLOW_S and self._heard.get(node, 0.0) < began:
+        elif limit_s >= SLOW_S and self._answered_at.get(node, 0.0) < began:
             self._failure_detector.node_failed(node, error.what)
             self._routing.disconnect(node)
 
     def _slow(self, inflight: InflightBatch, node: NodeID, began: float, patience: CancellableWait) -> None:
-        if self._heard.get(node, 0.0) < began:
+        if self._answered_at.get(node, 0.0) < began:
             self._failure_detector.node_failed(node, f"no answer within {SLOW_S:g} s")
         self._mark_stalled(inflight, patience)
 

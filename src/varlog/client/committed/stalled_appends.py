@@ -1,5 +1,7 @@
-"""[A2] StalledAppends: batches that do not get on. While there are any the view is watched; a call whose epoch is over is not
-waited for."""
+"""[A2] StalledAppends: batches that make no progress.
+
+While there are any the view is watched; a call whose epoch is over is not waited for.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from varlog.client.append_rules import InflightBatch, Step, next_step
+from varlog.client.append_rules import InflightBatch, ResolveStep, resolve_step
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 
@@ -45,7 +47,7 @@ class CancellableWait:
         task, self._task = self._task, None
         if not self._ended or task is None:
             return
-        # Cancelled by somebody else as well: that goes first.
+        # Cancelled by the caller as well: that comes first.
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
@@ -71,7 +73,7 @@ class StalledAppends:
         return log_stream in self._stalled.values()
 
     def watch(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> None:
-        """This one does not get on: it wants to hear of every new view."""
+        """This one makes no progress: it is checked at every new view."""
         self._inflights[inflight] = patience
         if self._linger is not None:
             self._linger.cancel()
@@ -125,8 +127,8 @@ class StalledAppends:
         patience, attempt = self._inflights[inflight], inflight.attempt
         if patience is None or attempt is None:
             return
-        step = next_step(attempt, self._routing.view.stream(attempt.log_stream))
-        if self._routing.closed or step in (Step.ASK, Step.GONE):
+        step = resolve_step(attempt, self._routing.view.stream(attempt.log_stream))
+        if self._routing.closed or step in (ResolveStep.ASK, ResolveStep.GONE):
             self._inflights[inflight] = None
             patience.end()
 

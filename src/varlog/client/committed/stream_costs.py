@@ -24,7 +24,7 @@ FORGET_S: Final = 1.0
 # A stream is slow where it takes this many times as long as the quickest one, and at least this long: others do not wait for it.
 SLOW_TIMES: Final = 5.0
 SLOW_S_MIN: Final = 0.01
-# A slow stream that takes this long gets one probe at a time until so many in a row were answered quickly: a bad disk is not slow
+# A slow stream that takes this long gets one probe at a time until PROBES in a row were answered quickly: a bad disk is not slow
 # every time. What takes less costs its callers less than the probes would.
 PROBED_S_MIN: Final = 0.03
 PROBES: Final = 8

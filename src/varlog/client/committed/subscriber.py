@@ -1,7 +1,8 @@
-"""[R2] Subscription: fetches every stream of a topic and merges them into one GLSN order, over reconnects, for ever (R-READ-3).
+"""[R2] CommittedSubscription: merges all streams into one order (R-READ-3).
 
-One pump a stream asks for the next chunk while the last one is consumed: two chunks a stream at most. What is consumed
-is decided by merge_rules alone, so that a repeated or torn fetch can neither skip nor repeat an entry.
+One task per stream fetches the next chunk while the last one is consumed: at most two chunks per stream. It continues across
+reconnects, forever. What is consumed is decided by merge_rules alone, so that a repeated or torn fetch can neither skip nor repeat
+an entry.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ CHUNKS_A_STREAM = 2
 logger = get_logger("client")
 
 
-class Subscription:
-    """One reading of a topic from `begin` (None: the oldest there is) up to but without `end` (None: for ever)."""
+class CommittedSubscription:
+    """One reading of a topic from `begin` (None: the oldest that exists) up to but without `end` (None: forever)."""
 
     def __init__(self, routing: Routing, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> None:
         if begin is not None:
@@ -60,7 +61,7 @@ class Subscription:
             self._follow_view(merge)
             while not merge.done:
                 self._news.clear()
-                if taken := merge.take():
+                if taken := merge.pop_ready():
                     for log_stream in {stretch.log_stream: None for stretch in taken}:
                         self._room[log_stream].set()
                     self.next = merge.next
@@ -113,11 +114,11 @@ class Subscription:
                 _ = self._tasks.spawn(f"pump/ls={stream.log_stream}", self._pump(merge, fetcher))
 
     async def _find_streams(self) -> None:
-        """The next position is in a stream that we have not heard of."""
+        """The next position is in a stream that we do not know of."""
         try:
             await self._routing.refresh(ATTEMPT_S)
         except Unavailable:
-            pass  # the pumps go on meanwhile, and each answer of theirs brings us here again
+            pass  # the fetching tasks continue, and each answer of theirs brings us here again
 
     # --- One stream -----------------------------------------------------------------------------------------------------
 
@@ -132,13 +133,15 @@ class Subscription:
             try:
                 await fetcher.fetch(
                     Fetch(log_stream, llsn, glsn, self._fetch_bytes(), WAIT_S),
-                    lambda fetched, chunk: self._take(merge, log_stream, fetched, chunk),
+                    lambda fetched, chunk: self._accept(merge, log_stream, fetched, chunk),
                 )
             except Trimmed:
                 await self._learn_trim(merge)
                 await fetcher.pause()
 
-    def _take(self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None) -> None:
+    def _accept(
+        self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None
+    ) -> None:
         """Give the merge what came."""
         if chunk is not None:
             try:

@@ -1,14 +1,17 @@
-"""CommittedTopic: a topic whose storage nodes write, and whose metadata repository orders, behind the contract of any ordering."""
+"""CommittedTopic: the client side of a topic that the repository orders.
+
+Storage nodes write and the metadata repository orders, behind the contract of every ordering.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from varlog.client.chunk import Cut, Part
+from varlog.client.chunk import FetchPoint, Part
 from varlog.client.committed.range_reader import RangeQueries, RangeReader
 from varlog.client.committed.reader import Reader
 from varlog.client.committed.sender import BatchSender
-from varlog.client.committed.subscriber import Subscription
+from varlog.client.committed.subscriber import CommittedSubscription
 from varlog.client.routing import Routing
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, StreamRange
@@ -45,11 +48,11 @@ class CommittedTopic:
         request = TrimTopic(self._routing.topic.topic, glsn, respect_readers)
         await self._routing.ask_repository(request, Done, timeout_s, attempt_s=timeout_s)
 
-    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscription:
-        return Subscription(self._routing, begin, end, timeout_s)
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> CommittedSubscription:
+        return CommittedSubscription(self._routing, begin, end, timeout_s)
 
     def parts(
-        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[FetchPoint], timeout_s: float
     ) -> AsyncGenerator[Part, None]:
         return RangeReader(self._routing, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts).parts()
 

@@ -1,1 +1,1 @@
-"""The client of sequenced topics: it takes positions from the sequencer and writes along the chains itself (R-SEQ-4)."""
+"""The client of sequenced topics: gets positions, and writes the chains (R-SEQ-4)."""

@@ -1,5 +1,7 @@
-"""[Q4] PURE. What follows when a node or the sequencer fails somebody: ask again, find a newer projection or go without (R-SEQ-10).
-And what became of a token when the projection changed (R-SEQ-2)."""
+"""[Q4] PURE. What follows from a failed call to a node or sequencer (R-SEQ-10).
+
+Ask again, find a newer projection, or reconfigure without it. Also: what became of a token when the projection changed (R-SEQ-2).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection, SequencerID, StripePosition
 
-# Two refusals this far apart: nobody listens there. Whoever has just been started again is not taken for dead.
+# Two refusals this far apart: nothing listens there. A process that has just restarted does not count as dead.
 REFUSED_S: Final = 0.05
-# Nothing was heard of it for so long.
+# It did not answer for this long.
 SILENT_S: Final = 2.0
-# It had the time of a lease and a half to hear from the repository.
+# It had the time of a lease and a half to reach the repository.
 LEASELESS_S: Final = 1.5 * LEASE_S
 # It answers, and cannot do its part: a unit whose disk is slow to take a new epoch is given this long.
 FAILING_S: Final = 1.0
@@ -70,16 +72,17 @@ class Token(NamedTuple):
 
 
 def still_ours(token: Token, projection: Projection) -> bool:
-    """Whether nobody else is given these positions. A sequencer that stayed counts on; a new one begins at `begin`, and gives what
-    is above it anew: to write there would put us ahead of its count. Over more than one epoch the same one may have been deposed
-    and named again, and another one have given them in between. What is not below `begin` no unit had when that epoch began."""
+    """Whether no other client gets these positions. A sequencer that stayed continues its count; a new one begins at `begin`, and
+    assigns what is above it again: to write there would put us ahead of its count. Over more than one epoch the same one may
+    have been deposed and named again, and another one have assigned them in between. What is not below `begin` no unit had when
+    that epoch began."""
     stayed = token.sequencer == projection.sequencer and projection.epoch <= token.epoch + 1
     return stayed or token.end <= projection.begin
 
 
 def in_doubt(token: Token, projection: Projection) -> bool:
-    """Whether an epoch came and went that we know nothing of: another sequencer may have given these positions anew in it, though
-    they are below `begin` now. What was written there stays; nothing may be written there by this token any more."""
+    """Whether an epoch came and went that we know nothing of: another sequencer may have assigned these positions again in it,
+    though they are below `begin` now. What was written there stays; nothing may be written there by this token any more."""
     return projection.epoch > token.epoch + 1
 
 

@@ -1,7 +1,7 @@
-"""[Q4] SequencedFetcher: fetches of one log stream of a sequenced topic from its chain's tail; where that is damaged, from those
-before it.
+"""[Q4] SequencedFetcher: fetches one log stream from its chain's tail.
 
-It decides whom to ask, never what to ask for: whoever uses it knows where he is, and a try that failed gives him nothing.
+If the tail is damaged, from the nodes before it. It decides which node to ask, never what to ask for: its user knows its position,
+and a try that failed returns nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
 from varlog.client.retry import Backoff
-from varlog.client.sequenced.projections import READ, Who
+from varlog.client.sequenced.projections import READ, CallTarget
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, VarlogError
@@ -39,7 +39,7 @@ class SequencedFetcher:
         self._units = units
         self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._damaged = 0  # so many nodes at the chain's end have brought damage in a row
+        self._damaged = 0  # how many nodes at the chain's end have returned damage in a row
         self._waits: dict[int, tuple[Epoch, asyncio.Timeout]] = {}
 
     async def fetch(self, llsn: LLSN, bytes_max: int, wait_s: float, backoff: Backoff) -> Caught | None:
@@ -59,7 +59,7 @@ class SequencedFetcher:
             raise
         except CorruptBatch as error:
             self.trouble = error
-            self._reports.tell(node, self.log_stream, llsn, LLSN(llsn + 1), error)
+            self._reports.report(node, self.log_stream, llsn, LLSN(llsn + 1), error)
             self._damaged += 1
             if self._damaged >= len(nodes):
                 self._damaged = 0
@@ -68,7 +68,7 @@ class SequencedFetcher:
         except VarlogError as error:
             self.trouble = error
             self._damaged = 0
-            who = Who(node, READ)
+            who = CallTarget(node, READ)
             await projections.node_failed(projection, self.log_stream, who, error, began + wait_s, backoff)
             return None
         if caught is not None:

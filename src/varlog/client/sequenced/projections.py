@@ -1,7 +1,7 @@
-"""[Q2] Projections: the projection that a client goes by, and how it gets the next one: by the view, or by making it (R-SEQ-10).
+"""[Q2] Projections: the projection of a client, and the next one (R-SEQ-10).
 
-Whoever was failed comes here and tells it. Several who are failed at once share one reconfiguration, and whoever finds that
-somebody else was faster takes what that one made.
+Failed calls are reported here. The next projection comes with the view, or is made here. Callers that fail at the same time share
+one reconfiguration, and if another client was faster, its projection is used.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from varlog.runtime.single_flight import SingleFlight
 
 M = TypeVar("M", bound=Message)
 
-# Who finds an epoch over gives the one who ended it so long to make the next projection: he may be copying what a node that joins
-# still lacks, and that would be in vain.
+# How long a client that finds an epoch over waits for the next projection of the one that ended it: that one may be copying what a
+# joining node still lacks, which would be in vain.
 NEWER_S: Final = 0.6
-# The view is watched so long beyond the last trouble: it seldom comes alone.
+# How long the view is watched after the last failure: it seldom comes alone.
 LINGER_S: Final = 2.0
-# A reconfiguration that failed is not tried again at once.
+# A reconfiguration that failed is not tried again immediately.
 AGAIN_S: Final = 0.1
 # Failures that are further apart are not in a row.
 FORGET_S: Final = 1.0
-# A shorter wait for an answer than this says nothing of who gave none: the caller was in a hurry.
+# A shorter wait for an answer than this says nothing about the node: the caller was in a hurry.
 PATIENT_S: Final = 0.25
-# A node that the next projection could not do without is not accused again before this.
+# A node that the next projection could not leave out is not accused again before this.
 IN_VAIN_S: Final = 10.0
 
 WRITE, READ, SEQUENCE = "write", "read", "sequence"
@@ -55,8 +55,8 @@ WRITE, READ, SEQUENCE = "write", "read", "sequence"
 _log = get_logger("client")
 
 
-class Who(NamedTuple):
-    """Whom a call went to, and for what: a node whose disk hangs may answer reads for ever."""
+class CallTarget(NamedTuple):
+    """The target of a call, and its operation: a node whose disk hangs may answer reads forever."""
 
     address: NodeID | str
     operation: str
@@ -79,8 +79,8 @@ class Projections:
         self._reconfigurer = Reconfigurer(routing.ask_once, self._ask_repository)
         self._view: ClusterView | None = None
         self._now: Projection | None = None
-        self._doubts: dict[Who, _Doubt] = {}
-        self._heard: dict[NodeID | str, float] = {}
+        self._doubts: dict[CallTarget, _Doubt] = {}
+        self._answered_at: dict[NodeID | str, float] = {}
         self._accused: dict[tuple[LogStreamID, NodeID], Symptom] = {}
         self._in_vain: dict[tuple[LogStreamID, NodeID], float] = {}
         self._making = SingleFlight(routing.tasks, "reconfigure")
@@ -94,14 +94,14 @@ class Projections:
     def now(self) -> Projection:
         """The newest one known. UnknownTopic; Unavailable: the topic has none yet."""
         if self._view is not self._routing.view:
-            self._take(self._routing.view)
+            self._adopt(self._routing.view)
         if self._now is None:
             raise Unavailable(
                 f"topic {self._routing.topic_name!r} has no projection yet: it is still being made"
             )
         return self._now
 
-    def _take(self, view: ClusterView) -> None:
+    def _adopt(self, view: ClusterView) -> None:
         topic = self._routing.topic
         found, known = view.projection(topic.topic), self._now
         if known is None or known.topic != topic.topic or (found is not None and found.epoch > known.epoch):
@@ -110,7 +110,7 @@ class Projections:
 
     def _learn(self, projection: Projection | None) -> None:
         self._now = projection
-        # What was held against somebody was so in another world.
+        # Failures were counted under another projection.
         self._doubts.clear()
         self._accused.clear()
 
@@ -126,16 +126,16 @@ class Projections:
             self._routing.refresh_soon()
             await self._wait_news(min(backoff.pause_s(), backoff.remaining_s))
 
-    # --- Who is failed tells it here --------------------------------------------------------------------------------------
+    # --- Failed calls are reported here------------------------------------------------------------------------------------
 
     def answered(self, node: NodeID, operation: str) -> None:
-        self._heard[node] = self._loop.time()
+        self._answered_at[node] = self._loop.time()
         if self._doubts:
-            self._doubts.pop(Who(node, operation), None)
+            self._doubts.pop(CallTarget(node, operation), None)
         self._routing.failure_detector.node_answered(node)
 
     def sequencer_answered(self, address: str) -> None:
-        self._heard[address] = self._loop.time()
+        self._answered_at[address] = self._loop.time()
         if self._doubts:
             self._doubts = {who: doubt for who, doubt in self._doubts.items() if who.operation != SEQUENCE}
 
@@ -143,7 +143,7 @@ class Projections:
         self,
         projection: Projection,
         log_stream: LogStreamID,
-        who: Who,
+        who: CallTarget,
         error: VarlogError,
         began: float,
         backoff: Backoff,
@@ -156,7 +156,7 @@ class Projections:
         step = self._count(who, symptom, began)
         if isinstance(error, ConnectionLost | CallTimeout):
             self._routing.failure_detector.node_failed(node, error.what, refused=not error.sent)
-        if isinstance(error, CallTimeout) and self._heard.get(node, 0.0) < began:
+        if isinstance(error, CallTimeout) and self._answered_at.get(node, 0.0) < began:
             self._routing.disconnect(node)
         if step is Remedy.WITHOUT and self._can_do_without(projection, log_stream, node):
             self._accused[log_stream, node] = symptom
@@ -176,10 +176,10 @@ class Projections:
         if self._in_a_hurry(began, backoff):
             return
         present = projection.sequencer
-        if isinstance(error, CallTimeout) and present and self._heard.get(present.address, 0.0) < began:
+        if isinstance(error, CallTimeout) and present and self._answered_at.get(present.address, 0.0) < began:
             self._routing.drop(present.address)
         symptom = Symptom.FAILING if isinstance(error, NotSequencing) else symptom_of(error)
-        step = self._count(Who(present.address if present else "", SEQUENCE), symptom, began)
+        step = self._count(CallTarget(present.address if present else "", SEQUENCE), symptom, began)
         if step is Remedy.WITHOUT or present is None:
             self._routing.refresh_soon()
             await self._wait_news(AGAIN_S)
@@ -199,7 +199,7 @@ class Projections:
         others = len(projection.chain(log_stream).nodes) > 1
         return others and self._in_vain.get((log_stream, node), 0.0) < self._loop.time()
 
-    def _count(self, who: Who, symptom: Symptom, began: float) -> Remedy:
+    def _count(self, who: CallTarget, symptom: Symptom, began: float) -> Remedy:
         now, doubt = self._loop.time(), self._doubts.get(who)
         if doubt is None or began - doubt.last > FORGET_S:
             doubt = _Doubt(began, now, 0)
@@ -207,7 +207,7 @@ class Projections:
         return remedy(symptom, doubt.times, now - doubt.since)
 
     async def _find_newer(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
-        """Somebody makes the next projection; if it does not come soon, he may have died over it."""
+        """Another client makes the next projection; if it does not come soon, that client may have died."""
         deadline = self._loop.time() + min(NEWER_S, backoff.remaining_s)
         self._routing.refresh_soon()
         while self._is_newest(epoch) and (left_s := deadline - self._loop.time()) > 0:
@@ -230,7 +230,7 @@ class Projections:
     # --- The next one -----------------------------------------------------------------------------------------------------
 
     async def _make_next(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
-        """A newer projection than `epoch`'s, made by whoever is first; or the time is over, or it cannot be made now."""
+        """A newer projection than `epoch`'s, made by the first client; or the time is over, or it cannot be made now."""
         if not self._is_newest(epoch):
             return
         if not self._making.in_flight:
@@ -253,7 +253,7 @@ class Projections:
             self._on_news()
             self._routing.refresh_soon()
         except (ProjectionConflict, StaleEpoch):
-            await self._routing.refresh(PROPOSE_S)  # somebody else was faster
+            await self._routing.refresh(PROPOSE_S)  # another client was faster
         except (Unavailable, PreconditionFailed) as error:
             _log.warning(logfmt("not reconfigured", topic=self._routing.topic_name, epoch=epoch, why=error))
             await asyncio.sleep(AGAIN_S * (0.5 + self._routing.environment.entropy.random()))

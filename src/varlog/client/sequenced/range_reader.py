@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from varlog.client.chunk import Chunk, Cut, Part
+from varlog.client.chunk import Chunk, FetchPoint, Part
 from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Row
 from varlog.client.range_pieces import RangePieces
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.reader import SequencedReader
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import Units
 from varlog.model.entry import Position, StreamRange
 from varlog.model.errors import NotWritten, Trimmed, Unavailable
@@ -38,14 +38,14 @@ class SequencedRangeReader:
     def __init__(
         self,
         units: Units,
-        tokens: Tokens,
+        tokens: TokenClient,
         reader: SequencedReader,
         log_stream: LogStreamID,
         begin: LLSN,
         end: LLSN,
         *,
         timeout_s: float,
-        cuts: Sequence[Cut] = (),
+        cuts: Sequence[FetchPoint] = (),
     ) -> None:
         self._routing = units.routing
         self._log_stream = log_stream
@@ -111,7 +111,7 @@ def _rows(
 class SequencedRangeQueries:
     """Queries of one client about one topic's streams, to the tails of their chains."""
 
-    def __init__(self, units: Units, tokens: Tokens) -> None:
+    def __init__(self, units: Units, tokens: TokenClient) -> None:
         self._units = units
         self._tokens = tokens
 

@@ -1,5 +1,7 @@
-"""[R1 Q4] SequencedReader: point reads of a sequenced topic, from the chain's tail: one call (R-SEQ-6). A hole is waited for and
-mended."""
+"""[R1 Q4] SequencedReader: point reads from the chain's tail (R-SEQ-6).
+
+One call. It waits for a hole, and fills it in the end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from varlog.client.damage_reports import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch, JunkPosition, NotWritten, Trimmed, Unavailable, VarlogError
@@ -26,7 +28,7 @@ _log = get_logger("client")
 class SequencedReader:
     """The point reads of one client of one topic."""
 
-    def __init__(self, units: Units, tokens: Tokens, repair: Repair, reports: DamageReports) -> None:
+    def __init__(self, units: Units, tokens: TokenClient, repair: Repair, reports: DamageReports) -> None:
         self._units = units
         self._routing = units.routing
         self._projections = units.projections
@@ -88,7 +90,7 @@ class SequencedReader:
         return entry_of(payload, glsn, place)
 
     async def settle(self, glsn: GLSN, given: GLSN, place: StripePosition, backoff: Backoff) -> None:
-        """Somebody was given this position. He gets a moment to write it; then it is mended."""
+        """This position was assigned. Its appender gets a moment to write it; then it is repaired."""
         patience = self._loop.time() + min(HOLE_WAIT_S, backoff.remaining_s)
         pause = Backoff(self._routing.environment, HOLE_WAIT_S)
         try:
@@ -105,8 +107,8 @@ class SequencedReader:
                 await pause.wait()
             await self._repair.repair(glsn, given, backoff)
         except VarlogError as error:
-            # It was seen to, or is an answer: the next look tells it.
-            _log.debug(logfmt("a hole is not mended yet", position=glsn, why=error))
+            # It was handled, or is an answer: the next read shows it.
+            _log.debug(logfmt("a hole is not repaired yet", position=glsn, why=error))
 
     async def _read_elsewhere(
         self,
@@ -118,7 +120,7 @@ class SequencedReader:
     ) -> Entry | None:
         """The tail has it, damaged: so everyone before it has the same bytes, and one of them may be sound."""
         *others, tail = projection.chain(place.log_stream).nodes
-        self._reports.tell(tail, place.log_stream, place.llsn, LLSN(place.llsn + 1), damaged)
+        self._reports.report(tail, place.log_stream, place.llsn, LLSN(place.llsn + 1), damaged)
         request = ReadUnit(place.log_stream, projection.epoch, place.llsn)
         for node in reversed(others):
             try:
@@ -128,7 +130,7 @@ class SequencedReader:
                 )
                 return entry_of(payload, glsn, place)
             except CorruptBatch as error:
-                self._reports.tell(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
+                self._reports.report(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
             except JunkPosition:
                 raise
             except VarlogError:

@@ -1,7 +1,7 @@
-"""[Q4] Repair: what a position lacks is put right by whoever needs it: copied down its chain, or filled (R-SEQ-7, R-SEQ-8).
+"""[Q4] Repair: completes a position on its chain, or fills it (R-SEQ-7, R-SEQ-8).
 
-Head to tail, always: what the head has, others may have seen or may still write, so it goes down the chain; where the head has
-nothing it gets junk, and whoever comes later with a value for it is refused there (law 8).
+Any client that needs the position does it, always head to tail: what the head has, others may have seen or may still write, so it
+is copied down the chain; where the head has nothing it gets junk, and a value that comes later is refused there (law 8).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.failure_rules import Token, still_ours
-from varlog.client.sequenced.projections import WRITE, Who
+from varlog.client.sequenced.projections import WRITE, CallTarget
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.errors import AlreadyWritten, CorruptBatch, NotWritten, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import NodeID
@@ -35,10 +35,10 @@ from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
-# A position that somebody was given and did not write is left to him so long.
+# How long an assigned position is left to its appender.
 HOLE_WAIT_S: Final = 0.25
-# Positions that their owner gives up are filled while nobody waits: so many runs at a time, each for so long. So many more wait for
-# that; what is beyond is left to those who read it.
+# Positions that their owner abandons are filled in the background: GIVEN_UP_MAX runs at a time, each for GIVE_UP_S. Up to
+# GIVEN_UP_WAITING_MAX more wait for that; further ones are left to their readers.
 GIVEN_UP_MAX: Final = 16
 GIVEN_UP_WAITING_MAX: Final = 1024
 GIVE_UP_S: Final = 5.0
@@ -58,9 +58,9 @@ class Repair:
         self._to_give_up: deque[Token] = deque(maxlen=GIVEN_UP_WAITING_MAX)
 
     async def repair(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
-        """See to it that the tail has something at `glsn`. Positions from there up to `end` were all given to somebody
-        HOLE_WAIT_S ago: where the head has none of them they are filled at once. One try: what fails was seen to, and whoever
-        reads it finds out. Trimmed: it is not needed any more."""
+        """Have the tail hold something at `glsn`. Positions from there up to `end` were all assigned HOLE_WAIT_S ago: where the
+        head has none of them they are filled immediately. One try: a failure was handled, and the next read finds out. Trimmed: it
+        is not needed any more."""
         projection = await self._projections.get(backoff)
         place = projection.locate(glsn)
         found = await self._find(projection, place, backoff)
@@ -126,7 +126,7 @@ class Repair:
                 return index, batch
             except CorruptBatch as error:
                 damage = error
-                self._reports.tell(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
+                self._reports.report(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
             except NotWritten:
                 if damage is None:
                     return None
@@ -145,7 +145,7 @@ class Repair:
         )
         first, count = next(((page[0], page[1]) for page in listed.pages), (LLSN(llsn + most), 0))
         if first <= llsn:
-            return first + count - llsn  # somebody was faster
+            return first + count - llsn  # another client was faster
         count = min(most, first - llsn)
         try:
             await self._write(
@@ -153,7 +153,7 @@ class Repair:
             )
             _log.info(logfmt("filled a hole", log_stream=log_stream, llsn=llsn, count=count))
         except AlreadyWritten:
-            # Somebody writes there just now; it is not on the disk yet, or was listed before.
+            # Another client writes there just now; it is not on the disk yet, or was listed before.
             await self._projections.pause(projection.epoch, backoff)
         return count
 
@@ -203,7 +203,7 @@ class Repair:
         except (NotWritten, Trimmed, AlreadyWritten, CorruptBatch):
             raise
         except VarlogError as error:
-            who = Who(node, WRITE)
+            who = CallTarget(node, WRITE)
             await self._projections.node_failed(projection, place.log_stream, who, error, began, backoff)
             raise
         return got

@@ -1,8 +1,7 @@
-"""[Q2 Q4] SequencedBatchSender: a token per batch, then the chain, head to tail
-one task.
+"""[Q2 Q4] SequencedBatchSender: a token per batch, then the chain, head to tail.
 
-While its positions are its own a batch goes on to the same ones, whatever happens, and every unit takes it once: so trying again
-never doubles it (R-ORD-7). Where another value was faster it is certainly nowhere, and gets new positions (law 8, law 10).
+As long as its positions are its own a batch is written to the same ones, whatever happens, and every unit accepts it once: so
+retries never duplicate it (R-ORD-7). Where another value was faster it is certainly nowhere, and gets new positions (laws 8, 10).
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from varlog.client.append_rules import TRY_S_MIN, Attempt, InflightBatch, ended,
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
 from varlog.client.sequenced.failure_rules import Token, in_doubt, place_of
-from varlog.client.sequenced.projections import WRITE, Who
+from varlog.client.sequenced.projections import WRITE, CallTarget
 from varlog.client.sequenced.repair import Repair
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import DIAL_S, TRY_S, Units
 from varlog.model.admission import SHARE, late
 from varlog.model.batch import parse_header, place
@@ -55,7 +54,7 @@ _log = get_logger("client")
 
 class _ChainWrite:
     """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it.
-    `doubtful`: it may only be there already, not be written there anew. `since`: when the token was asked for."""
+    `doubtful`: it may only exist there already, not be written there again. `since`: when the token was asked for."""
 
     __slots__ = ("doubtful", "epoch", "next", "open", "place", "since", "token")
 
@@ -76,7 +75,7 @@ class _ChainWrite:
 class SequencedBatchSender:
     """Delivers the batches of one client. Nothing is chosen here: the sequencer says where a batch goes."""
 
-    def __init__(self, units: Units, tokens: Tokens, repair: Repair) -> None:
+    def __init__(self, units: Units, tokens: TokenClient, repair: Repair) -> None:
         self._units = units
         self._routing = units.routing
         self._projections = units.projections
@@ -109,7 +108,7 @@ class SequencedBatchSender:
         return False
 
     def streams_free(self) -> int:
-        """How many full batches may be under way, in pairs: one for each node that can be writing."""
+        """How many full batches may be in flight, in pairs: one for each node that can be writing."""
         try:
             return max(1, sum(len(chain.nodes) for chain in self._projections.now.chains))
         except VarlogError:
@@ -130,11 +129,11 @@ class SequencedBatchSender:
                 try:
                     projection = await self._projections.get(backoff)
                     if chain_write is not None:
-                        chain_write = self._go_on(inflight, chain_write, projection)
+                        chain_write = self._continue(inflight, chain_write, projection)
                     if chain_write is None:
                         chain_write = await self._begin(inflight, projection, backoff)
                     if chain_write.doubtful:
-                        await self._look(chain_write, projection, backoff)
+                        await self._check_held(chain_write, projection, backoff)
                     await self._write(inflight, chain_write, projection, backoff)
                     done, chain_write = chain_write, None
                     self._tokens.written(done.token, self._loop.time() - done.since)
@@ -177,7 +176,7 @@ class SequencedBatchSender:
                 f"log stream {log_stream} cannot be chosen: a sequenced topic's positions say which one it is; append without it"
             )
 
-    # --- A place for it ---------------------------------------------------------------------------------------------------
+    # --- Its positions ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, inflight: InflightBatch, projection: Projection, backoff: Backoff) -> _ChainWrite:
         count = parse_header(inflight.batch, signed=False).count
@@ -186,12 +185,12 @@ class SequencedBatchSender:
         since = self._loop.time()
         self._load.check(backoff.remaining_s, since)
         try:
-            token, skipped = await self._tokens.take(projection, count, backoff)
+            token, skipped = await self._tokens.request(projection, count, backoff)
         except Overloaded as refused:
             self._load.refused(refused, backoff.remaining_s, self._loop.time())
             raise
         if skipped:
-            # They end the turn of the stripe before: nobody else was given them.
+            # They end the turn of the stripe before: they were assigned to no other client.
             self._repair.give_up(token._replace(first=GLSN(token.first - skipped), length=skipped))
         found = place_of(token, count, projection)
         if found is None:
@@ -202,10 +201,10 @@ class SequencedBatchSender:
             )
         return _ChainWrite(token, found, since)
 
-    def _go_on(
+    def _continue(
         self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection
     ) -> _ChainWrite | None:
-        """The same positions under the projection that holds now; None: they are ours no more, so the batch is nowhere."""
+        """The same positions under the projection that holds now; None: they are not ours any more, so the batch is nowhere."""
         if chain_write.epoch in (NO_EPOCH, projection.epoch):
             return chain_write
         count = parse_header(inflight.batch, signed=False).count
@@ -214,12 +213,12 @@ class SequencedBatchSender:
             chain_write.doubtful = in_doubt(chain_write.token, projection)
             if chain_write.open or not chain_write.doubtful:
                 return chain_write
-        # Nobody who answered the seal has it there, and nobody else serves any more: it is certainly nowhere.
+        # No node that answered the seal has it there, and no other serves any more: it is certainly nowhere.
         self._leave(inflight, chain_write)
         return None
 
-    async def _look(self, chain_write: _ChainWrite, projection: Projection, backoff: Backoff) -> None:
-        """Whether something is at its positions: then writing the batch once more tells whether it is this one."""
+    async def _check_held(self, chain_write: _ChainWrite, projection: Projection, backoff: Backoff) -> None:
+        """Whether something is at its positions: then writing the batch once more shows whether it is this one."""
         if not await self._repair.holds(projection, chain_write.place, backoff):
             raise OutcomeUnknown(
                 "sent, and epochs went by before it could be asked for: its positions may be another's"
@@ -254,7 +253,7 @@ class SequencedBatchSender:
     async def _write(
         self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection, backoff: Backoff
     ) -> None:
-        """Head to tail, from where it stands in this epoch. What is raised was seen to, unless the head has something else."""
+        """Head to tail, from where it is in this epoch. What is raised was handled, unless the head has something else."""
         if chain_write.epoch != projection.epoch:
             chain_write.epoch, chain_write.next = projection.epoch, 0
         chain = projection.chain(chain_write.place.log_stream)
@@ -265,7 +264,7 @@ class SequencedBatchSender:
                 await self._write_one(inflight, chain_write, node, backoff)
                 self._projections.answered(node, WRITE)
             except Trimmed:
-                # What the head took was in the log, whoever trimmed it then.
+                # What the head accepted was in the log, before it was trimmed.
                 if not chain_write.next:
                     if was_open:
                         raise OutcomeUnknown(
@@ -274,7 +273,7 @@ class SequencedBatchSender:
                     raise
             except AlreadyWritten as other:
                 if chain_write.next:
-                    self._tell_broken(chain, node, chain_write, other)
+                    self._log_contradiction(chain, node, chain_write, other)
                     raise OutcomeUnknown(f"the nodes of a chain contradict each other: {other}") from other
                 raise
             except VarlogError as error:
@@ -284,7 +283,7 @@ class SequencedBatchSender:
                 if isinstance(error, Overloaded) and not chain_write.open:
                     self._load.refused(error, backoff.remaining_s, self._loop.time())
                     raise
-                who = Who(node, WRITE)
+                who = CallTarget(node, WRITE)
                 await self._projections.node_failed(projection, chain.log_stream, who, error, began, backoff)
                 raise
             chain_write.next += 1
@@ -345,7 +344,9 @@ class SequencedBatchSender:
         if certain:
             self._nowhere(inflight, chain_write)
 
-    def _tell_broken(self, chain: Chain, node: NodeID, chain_write: _ChainWrite, error: VarlogError) -> None:
+    def _log_contradiction(
+        self, chain: Chain, node: NodeID, chain_write: _ChainWrite, error: VarlogError
+    ) -> None:
         _log.critical(
             logfmt(
                 "law 8 broke: a node has something else than the head of its chain",

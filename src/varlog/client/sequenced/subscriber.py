@@ -1,9 +1,8 @@
-"""[R1 Q4] SequencedSubscription: fetches all stripes of a sequenced topic ahead and merges them into one order, for ever
-(R-READ-3).
+"""[R1 Q4] SequencedSubscription: merges all stripes into one order (R-READ-3).
 
-One pump a stripe asks for the next chunk while the last one is consumed. Where an entry is follows from the projection. A
-position that does not come although later ones were given is a hole: it is waited for, then mended, and junk is passed over
-(R-SEQ-7, R-SEQ-8).
+One task per stripe fetches the next chunk while the last one is consumed, forever. Where an entry is follows from the projection. A
+position that does not come although later ones were assigned is a hole: the subscription waits for it, then fills it, and skips
+junk (R-SEQ-7, R-SEQ-8).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
@@ -32,23 +31,23 @@ from varlog.runtime.tasks import Tasks
 WAIT_S: Final = 5.0
 # The chunk that is consumed, and the one that is fetched meanwhile.
 CHUNKS_A_STREAM: Final = 2
-# One that has an end asks the sequencer so often whether what it waits for was given to somebody.
-LOOK_S: Final = 1.0
-# One try to mend a hole, with a reconfiguration if need be.
-MEND_S: Final = 3.0
-# A node that has no room for those who wait answers at once: then so long is between two questions.
+# How often a subscription with an end asks the sequencer whether the position it waits for was assigned.
+ASK_S: Final = 1.0
+# One try to repair a hole, with a reconfiguration if necessary.
+REPAIR_S: Final = 3.0
+# A node that has no room for waiting requests answers immediately: then this is the pause between two requests.
 EMPTY_S: Final = 0.01
 
 _log = get_logger("client")
 
 
 class SequencedSubscription:
-    """One reading of a topic from `begin` (None: the oldest there is) up to but without `end` (None: for ever)."""
+    """One reading of a topic from `begin` (None: the oldest that exists) up to but without `end` (None: forever)."""
 
     def __init__(
         self,
         units: Units,
-        tokens: Tokens,
+        tokens: TokenClient,
         repair: Repair,
         begin: GLSN | None,
         end: GLSN | None,
@@ -74,7 +73,7 @@ class SequencedSubscription:
         self._fetchers: list[SequencedFetcher] = []
         self._failure: BaseException | None = None
         self._reports = DamageReports(units.routing)
-        self._given: GLSN = NO_GLSN  # all positions below it were given to somebody
+        self._given: GLSN = NO_GLSN  # all positions below it were assigned
         self._hole: tuple[GLSN, GLSN, float] = (NO_GLSN, NO_GLSN, 0.0)  # where, what was given then, and when
 
     async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
@@ -87,7 +86,7 @@ class SequencedSubscription:
             self._follow_view(merge)
             while not merge.done:
                 self._news.clear()
-                if taken := merge.take():
+                if taken := merge.pop_ready():
                     for log_stream in {stretch.log_stream: None for stretch in taken}:
                         self._room[log_stream].set()
                     self.next = merge.next
@@ -103,7 +102,7 @@ class SequencedSubscription:
             await self._tasks.close()
 
     def expect(self, glsn: GLSN) -> None:
-        """Who waits for a position at the very end must say so: with nothing behind it, nobody would see that it is missing."""
+        """A caller waits for a position at the very end: with nothing behind it, it would not be seen that it is missing."""
         if glsn >= self._given:
             self._given = GLSN(glsn + 1)
             self._news.set()
@@ -149,7 +148,7 @@ class SequencedSubscription:
     # --- What does not come -----------------------------------------------------------------------------------------------
 
     async def _wait_next(self, merge: Merge) -> None:
-        """Until something new is there. A position that was given to somebody HOLE_WAIT_S ago, and is not there, is mended."""
+        """Until something new has come. A position that was assigned HOLE_WAIT_S ago, and is not written, is repaired."""
         where, given, since = self._hole
         if where != merge.next:
             where, given, since = self._hole = (merge.next, NO_GLSN, self._loop.time())
@@ -159,7 +158,7 @@ class SequencedSubscription:
         if where < given:
             left_s: float | None = HOLE_WAIT_S - (self._loop.time() - since)
         else:
-            left_s = None if self._end is None else LOOK_S - (self._loop.time() - since)
+            left_s = None if self._end is None else ASK_S - (self._loop.time() - since)
         try:
             async with asyncio.timeout(left_s if left_s is None else max(left_s, 0.0)):
                 await self._news.wait()
@@ -175,12 +174,12 @@ class SequencedSubscription:
 
     async def _repair_hole(self, where: GLSN, given: GLSN) -> None:
         try:
-            await self._repair.repair(where, given, Backoff(self._routing.environment, MEND_S))
+            await self._repair.repair(where, given, Backoff(self._routing.environment, REPAIR_S))
         except Trimmed:
-            pass  # its pump hears of it, too
+            pass  # its fetching task gets it too
         except VarlogError as error:
             self._routing.check_open()
-            _log.debug(logfmt("a hole is not mended yet", position=where, why=error))
+            _log.debug(logfmt("a hole is not repaired yet", position=where, why=error))
 
     async def _ask_given(self) -> None:
         try:
@@ -206,7 +205,7 @@ class SequencedSubscription:
                 if caught is not None and glsn and caught.projection.llsn_from(log_stream, glsn) != llsn:
                     continue  # in the newer projection the first entry that is wanted is another one
                 if caught is not None:
-                    self._take(merge, log_stream, llsn, caught)
+                    self._accept(merge, log_stream, llsn, caught)
             except Trimmed:
                 await self._learn_trim(merge)
                 await asyncio.sleep(backoff.pause_s())
@@ -227,8 +226,8 @@ class SequencedSubscription:
         projection = await self._projections.get(backoff)
         return projection.llsn_from(log_stream, glsn), glsn
 
-    def _take(self, merge: Merge, log_stream: LogStreamID, llsn: LLSN, caught: Caught) -> None:
-        """Give the merge what came, and remember what must have been given to somebody."""
+    def _accept(self, merge: Merge, log_stream: LogStreamID, llsn: LLSN, caught: Caught) -> None:
+        """Pass what came to the merge, and remember what must have been assigned."""
         projection, fetched, chunk = caught
         if chunk is not None:
             rows = list(projection.rows(log_stream, llsn, chunk.end_llsn))

@@ -1,4 +1,4 @@
-"""[Q2] Tokens: positions from the sequencer, and the newest one that it gave (R-SEQ-1)."""
+"""[Q2] TokenClient: requests positions from the sequencer (R-SEQ-1)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages import NextTokens, NextTokensReply
 
-# One try. The sequencer has no disk on its path; who hears nothing asks again, and what was given to nobody gets filled.
+# One try. The sequencer has no disk on its path; without an answer we ask again, and positions of a lost answer get filled.
 TRY_S: Final = 0.5
 # What has ended is reported with the next request; without one, after this time.
 REPORT_S: Final = 0.02
 
 
-class Tokens:
+class TokenClient:
     """Of one client's topic."""
 
     def __init__(self, routing: Routing, projections: Projections) -> None:
@@ -33,7 +33,7 @@ class Tokens:
         self._given_up: list[GLSN] = []
         self._reporting = False
 
-    async def take(self, projection: Projection, count: int, backoff: Backoff) -> tuple[Token, int]:
+    async def request(self, projection: Projection, count: int, backoff: Backoff) -> tuple[Token, int]:
         """One try: positions, and how many before them are to be filled. What is raised was seen to: try again, under the
         projection that holds then. Overloaded: a batch would be written too late, so no position was given."""
         sequencer, began = projection.sequencer, self._loop.time()
@@ -64,7 +64,7 @@ class Tokens:
         while True:
             projection = await self._projections.get(backoff)
             try:
-                token, _ = await self.take(projection, 0, backoff)
+                token, _ = await self.request(projection, 0, backoff)
                 return token.first
             except Unavailable as error:
                 if backoff.spent:

@@ -1,11 +1,13 @@
-"""[Q1] SequencedTopic: a topic whose clients write along chains at positions that a sequencer gives, behind the contract of every
-ordering."""
+"""[Q1] SequencedTopic: the client side of a topic with a sequencer.
+
+Clients write along chains at positions that a sequencer assigns, behind the contract of every ordering.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from varlog.client.chunk import Cut, Part
+from varlog.client.chunk import FetchPoint, Part
 from varlog.client.damage_reports import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
@@ -15,7 +17,7 @@ from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.repair import Repair
 from varlog.client.sequenced.sender import SequencedBatchSender
 from varlog.client.sequenced.subscriber import SequencedSubscription
-from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import Units
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, StreamRange
@@ -32,7 +34,7 @@ class SequencedTopic:
         self._routing = routing
         self._projections = Projections(routing)
         self._units = Units(routing, self._projections)
-        self._tokens = Tokens(routing, self._projections)
+        self._tokens = TokenClient(routing, self._projections)
         reports = DamageReports(routing)
         self._repair = Repair(self._units, reports)
         self._reader = SequencedReader(self._units, self._tokens, self._repair, reports)
@@ -71,7 +73,7 @@ class SequencedTopic:
         return SequencedSubscription(self._units, self._tokens, self._repair, begin, end, timeout_s)
 
     def parts(
-        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[FetchPoint], timeout_s: float
     ) -> AsyncGenerator[Part, None]:
         reader = SequencedRangeReader(
             self._units, self._tokens, self._reader, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts

@@ -1,4 +1,4 @@
-"""[Q4] Units: calls to the log units of a topic, by the projection that holds; asked again until a deadline."""
+"""[Q4] Units: calls to log units by the current projection, until a deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing, expect
-from varlog.client.sequenced.projections import READ, Projections, Who
+from varlog.client.sequenced.projections import READ, CallTarget, Projections
 from varlog.model.batch import Buffer
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
@@ -75,7 +75,7 @@ class Units:
             except VarlogError as error:
                 trouble = error
                 await self.projections.node_failed(
-                    projection, log_stream, Who(node, READ), error, began + wait_s, backoff
+                    projection, log_stream, CallTarget(node, READ), error, began + wait_s, backoff
                 )
             if backoff.spent:
                 raise Unavailable(

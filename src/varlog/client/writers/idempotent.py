@@ -1,9 +1,9 @@
-"""[A2] IdempotentWriter: writes one chain of batches to a log stream, in which each row is once however many attempts there are
-(R-USE-4).
+"""[A2] IdempotentWriter: writes each row once, over any attempts (R-USE-4).
 
-An attempt sends batches 1, 2, 3 …, each behind the one before it. Where another attempt was earlier, the log says so: this one
-lists what is there, skips its own batches while they are the same, and from the first difference on (the same rows in another
-order) leaves out the rows that are there, and goes on behind the end. So attempts may follow each other, or run at once, anywhere.
+An attempt sends batches 1, 2, 3 … to one log stream, each behind the one before it. Where another attempt was earlier, the log
+refuses: this one lists what is there, skips its own batches while they are the same, and from the first difference on (the same
+rows in another order) leaves out the rows that exist, and continues behind the end. So attempts may follow each other, or run
+concurrently, anywhere.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
 
     async def append(self, entries: Sequence[bytes] | Columns) -> None:
         """The chain's next batch, within the limits of one. Returns when there is room for the next: before it is in the log, and
-        perhaps without sending anything, where its rows are there already. OutcomeUnknown, NotAccepted: nothing got on for
-        too long; another attempt, from the beginning, goes on where this one ended."""
+        perhaps without sending anything, where its rows exist already. OutcomeUnknown, NotAccepted: there was no progress for
+        too long; another attempt, from the beginning, continues where this one ended."""
         await self._wait_room()
         outgoing = self._pack(entries, *self._next())
         if self._others:
@@ -181,7 +181,7 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
                 batches.append(kept)
 
     async def _learn(self) -> None:
-        """Somebody else's batch has its place in the chain: its rows need not be written any more."""
+        """Another attempt's batch has its place in the chain: its rows need not be written any more."""
         recorded = self._recorded[0]
         rows = await self._read(recorded)
         self._others.add(rows)
@@ -190,16 +190,16 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
         self._progressed()
 
     async def _list(self) -> list[Recorded]:
-        """What the primary says that the log has, as far as it is ordered."""
+        """What the log has, according to the primary, as far as it is ordered."""
         found: list[Recorded] = []
         floor, more = self._end.llsn, True
         while more:
             stream = await self._window.primary()
             request = ListIdempotentBatches(self._log_stream, self._producer, floor, self._after)
             address, limit_s = self._routing.address_of(stream.primary), self._patiently().remaining_s
-            told = await self._routing.ask_once(address, request, ListIdempotentBatchesReply, limit_s)
-            found += [Recorded(*batch) for batch in told.batches]
-            more = told.more and bool(told.batches)
+            page = await self._routing.ask_once(address, request, ListIdempotentBatchesReply, limit_s)
+            found += [Recorded(*batch) for batch in page.batches]
+            more = page.more and bool(page.batches)
             floor = found[-1].llsn if found else floor
         return found
 

@@ -1,4 +1,4 @@
-"""[A2] PURE. A chain that others extend as well (R-USE-4): which of my batches it has, and which rows are left to write."""
+"""[A2] PURE. What of an idempotent write exists, and what is left (R-USE-4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class IndeterminateInput(VarlogError):
             f"an earlier attempt of this write brought {self.rows} rows into log stream {self.log_stream} that are not among the "
             f"rows of this attempt: the input, or how it is cut into tasks, is not the same each time. This attempt wrote nothing "
             f"twice, and what was written stays. Make the input deterministic (in Spark: option orderBy, or write it to files "
-            f"first and these to the log), and write it anew"
+            f"first and these to the log), and write it again"
         )
 
 

@@ -1,7 +1,7 @@
-"""[A2] PipelinedWriter: appends on a condition to one log stream, several in flight, tried until nothing moves for too long.
+"""[A2] PipelinedWriter: conditional appends to one log stream, several in flight.
 
-The condition makes it harmless to send a batch again, so an error has one remedy: wait a moment, find out what the log has if it
-refused the condition, and send everything again that was not answered, in order.
+Tried until there is no progress for too long. The condition makes it harmless to send a batch again, so an error has one remedy:
+wait a moment, find out what the log has if it refused the condition, and send everything again that was not answered, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from varlog.rpc.messages import AppendReply
 
 
 class PipelinedWriter(ABC, Generic[RequestT]):
-    """For one user at a time. `timeout_s`: it fails when nothing gets on for so long. Once failed, it stays so."""
+    """For one user at a time. `timeout_s`: it fails when there is no progress for this long. Once failed, it stays so."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         self._routing = routing
@@ -70,7 +70,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             await self._settle_oldest()
 
     async def _settle_oldest(self) -> None:
-        """Wait until the oldest is in the log, or something went wrong and everything is on its way again."""
+        """Wait until the oldest is in the log, or something went wrong and everything is sent again."""
         appended: AppendReply | None = None
         try:
             appended = await self._window.wait_oldest()
@@ -113,7 +113,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             stop_watching()
 
     def _classify(self, error: VarlogError) -> None:
-        """Raise what is final: of itself, or because nothing got on for too long."""
+        """Raise what is final: of itself, or because there was no progress for too long."""
         if self._is_final(error) or classify(error, sent=True) is ErrorClass.REFUSED:
             self._failure = error
         elif self._routing.closed or self._patiently().spent:
@@ -138,11 +138,15 @@ class PipelinedWriter(ABC, Generic[RequestT]):
         return self._patience
 
     def _over(self, error: VarlogError) -> VarlogError:
-        why = "the log was closed" if self._routing.closed else f"nothing got on for {self._timeout_s:g} s"
-        told = f"{why} ({error}). Written anew, from its beginning, it goes on where it ended"
+        why = (
+            "the log was closed"
+            if self._routing.closed
+            else f"there was no progress for {self._timeout_s:g} s"
+        )
+        reason = f"{why} ({error}). Written again, from its beginning, it continues where it ended"
         if any(outgoing.sent for outgoing in self._window.batches):
-            return OutcomeUnknown(f"batches were sent, and not answered: {told}")
-        return NotAccepted(told)
+            return OutcomeUnknown(f"batches were sent, and not answered: {reason}")
+        return NotAccepted(reason)
 
     def _check(self) -> None:
         if self._failure is not None:

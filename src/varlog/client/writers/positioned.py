@@ -1,8 +1,8 @@
-"""[A2] PositionedWriter: writes entries to a log stream at given LLSNs, for a copy that keeps positions; may be broken off and
-begun again.
+"""[A2] PositionedWriter: writes entries to a log stream at given LLSNs.
 
-The log takes a batch only where it belongs. What is there already, from an earlier attempt or another one at the same time, is read
-and compared: the same entries need not be written, others are an error.
+For a copy that keeps positions; it may be interrupted and started again. The log accepts a batch only at its position. What is
+there already, from an earlier attempt or a concurrent one, is read and compared: the same entries need not be written, others are
+an error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.rpc.messages import AppendAt, AppendReply
 
-# What is in the way is waited for so often, each time for its share of the timeout, and the batch is sent again in between.
+# How often we wait for what is in the way, each time for its share of the timeout; the batch is sent again in between.
 COMPARE_TRIES: Final = 4
 
 
 class OtherEntry(VarlogError):
-    """A copy met another entry than its own at a position: what is there is not a copy of the same log."""
+    """A copy found another entry than its own at a position: what is there is not a copy of the same log."""
 
     def __init__(self, log_stream: LogStreamID, llsn: LLSN) -> None:
         super().__init__(log_stream, llsn)
@@ -36,7 +36,7 @@ class OtherEntry(VarlogError):
     def message(self) -> str:
         return (
             f"LLSN {self.llsn} of log stream {self.log_stream} holds another entry than the one that was to be copied there: "
-            f"somebody else writes to this topic, or it is no copy of that one. Copy into a topic of its own"
+            f"another process writes to this topic, or it is no copy of that one. Copy into a topic of its own"
         )
 
 
@@ -98,7 +98,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
         batches = self._window.batches
         if batches and self._taken < batches[0].request.expected_llsn:
             raise Unavailable(
-                f"log stream {self._log_stream} goes on at LLSN {self._taken}, and LLSN "
+                f"log stream {self._log_stream} continues at LLSN {self._taken}, and LLSN "
                 f"{batches[0].request.expected_llsn} is next here: "
                 f"what belongs between is missing"
             )
@@ -106,7 +106,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
             try:
                 left = await self._compare(batches[0])
             except Unavailable:
-                # Not ordered when it was in the way, and a seal may have cut it since: the log tells where it goes on now.
+                # Not ordered when it was in the way, and a seal may have cut it since: the log says where it continues now.
                 return
             batches.popleft()
             if left is not None:
@@ -115,7 +115,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
             self._progressed()
 
     async def _compare(self, outgoing: PipelinedBatch[AppendAt]) -> PipelinedBatch[AppendAt] | None:
-        """What is left to write of a batch, behind what is there already; None: nothing."""
+        """What is left to write of a batch, after what exists already; None: nothing."""
         header, at = outgoing.header, outgoing.request.expected_llsn
         mine = entries_of(outgoing.batch, header)
         end = min(self._taken, LLSN(at + header.count))

@@ -1,7 +1,7 @@
-"""[A2] InflightWindow: batches on their way to one stream's primary, several at a time, in order, over one connection.
+"""[A2] InflightWindow: batches in flight to one stream's primary, in order.
 
-It sends and waits, and decides nothing: what an error means, and what is sent again, its owner knows. Whatever it sends must bear
-to be sent twice.
+Several at a time, over one connection. It sends and waits, and decides nothing: its owner knows what an error means, and what is
+sent again. What it sends must be repeatable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from varlog.rpc.messages import AppendAt, AppendIdempotent, AppendReply, Message
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# Under way at once. A primary gathers what arrives meanwhile into one write, so that more would only wait there.
+# In flight at once. A primary gathers what arrives meanwhile into one write, so that more would only wait there.
 WINDOW_BYTES: Final = 8 * MIB
 WINDOW_BYTES_MIN: Final = 64 * KIB
 WINDOW_BATCHES: Final = 256
-# An answer that takes longer makes us look whether the primary is still the one.
+# An answer that takes longer makes us check whether the primary is still the same.
 SLOW_S: Final = 0.5
 TRY_S: Final = 3.0
 DIAL_S: Final = 1.0
@@ -49,13 +49,13 @@ class PipelinedBatch(Generic[RequestT]):
 
 
 class InflightWindow(Generic[RequestT]):
-    """What is on its way, the oldest first. `batches` may be replaced by the owner while nothing is in flight."""
+    """What is in flight, the oldest first. `batches` may be replaced by the owner while nothing is in flight."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID) -> None:
         self.batches: deque[PipelinedBatch[RequestT]] = deque()
         self.log_stream = log_stream
         self._routing = routing
-        # One that fails is heard of by whoever waits for the oldest.
+        # A failure is raised where the oldest is waited for.
         self._tasks = Tasks(f"window/ls={log_stream}", lambda name, error: None)
         self._bytes_max = WINDOW_BYTES
         self._primary: tuple[NodeID, Epoch] = NodeID(0), Epoch(0)
@@ -70,7 +70,7 @@ class InflightWindow(Generic[RequestT]):
         self._bytes_max = max(WINDOW_BYTES_MIN, self._bytes_max // 2)
 
     async def send(self, outgoing: PipelinedBatch[RequestT]) -> None:
-        """Put it on its way, behind what was sent before. It returns before there is an answer."""
+        """Send it, behind what was sent before. It returns before there is an answer."""
         connection = await self._connection()
         outgoing.sent = True
         call = connection.call(outgoing.request, outgoing.batch, timeout_s=TRY_S)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from varlog.aio import Closable, Opening
+from varlog.aio import Opening
 from varlog.client import blocking
+from varlog.client.loop_bridge import Closable
 
 I = TypeVar("I", bound=Closable)  # noqa: E741 - the inner one
 T = TypeVar("T")

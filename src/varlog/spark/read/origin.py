@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from varlog.client.arrow import RangeBuilder
-from varlog.client.chunk import Cut
+from varlog.client.chunk import FetchPoint
 from varlog.client.log import Log
 from varlog.embedded_reader import DirectoryReader
 from varlog.model.commit import TopicMark
@@ -55,7 +55,7 @@ class Origin(Protocol):
         ...
 
     def batches(
-        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[FetchPoint] = ()
     ) -> Iterator[pa.RecordBatch]:
         """LLSNs [begin, end) of a stream, as `log.connector.range` returns them. Trimmed, NotWritten: they do not exist."""
         ...
@@ -93,7 +93,7 @@ class ClusterOrigin:
         return self._connection.run(self._connection.log(topic).connector.find_time(log_stream, time_us))
 
     def batches(
-        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[FetchPoint] = ()
     ) -> Iterator[pa.RecordBatch]:
         # Fetched in the loop's thread, converted to columns in the task's: both work at the same time.
         builder = RangeBuilder(log_stream)
@@ -134,7 +134,7 @@ class DirectoryOrigin:
         return self._reader.find_time(topic, LogStreamID(log_stream), time_us)
 
     def batches(
-        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[FetchPoint] = ()
     ) -> Iterator[pa.RecordBatch]:
         builder = RangeBuilder(log_stream)
         for rows, chunk in self._reader.chunks(LogStreamID(log_stream), LLSN(begin), LLSN(end)):

@@ -165,7 +165,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A subscriber takes the lowest position that has arrived instead of waiting for the next one (R-READ-3).",
         (
             (
-                "varlog.client.merge_rules:Merge.take",
+                "varlog.client.merge_rules:Merge.pop_ready",
                 "    position = self.next\n",
                 "    position = max(self.next, min(self._heads, default=self.next))\n",
             ),
@@ -176,7 +176,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A subscriber takes what it has already seen once more, as if it were new (R-READ-3).",
         (
             (
-                "varlog.client.merge_rules:Merge.take",
+                "varlog.client.merge_rules:Merge.pop_ready",
                 "self.next = position\n",
                 (
                     "self.next = position\n"

@@ -74,7 +74,7 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "stretch-cut-too-late",
         "A bounded subscriber is given the rest of the stretch in which its end lies (R-READ-3).",
         (
-            "varlog.client.merge_rules:Merge.take",
+            "varlog.client.merge_rules:Merge.pop_ready",
             "if end is not None and position + stretch.length > end:",
             "if False:",
         ),

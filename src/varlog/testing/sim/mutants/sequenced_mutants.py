@@ -17,7 +17,7 @@ _UNIT_SYNC = "varlog.storagenode.sequenced.sync:_UnitSync"
 _PAGES = "varlog.storage.sequenced.page_store:PageStore"
 _LEASES = "varlog.metarepo.membership.leases:Leases"
 _SEQUENCER = "varlog.sequencer.sequencer:Sequencer"
-_COURIER = "varlog.client.sequenced.sender:SequencedBatchSender"
+_SENDER = "varlog.client.sequenced.sender:SequencedBatchSender"
 _REPAIR = "varlog.client.sequenced.repair:Repair"
 _RULES = "varlog.reconfiguration.rules"
 _RECONFIGURER = "varlog.reconfiguration.reconfigurer:Reconfigurer"
@@ -149,12 +149,12 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "acknowledged-at-the-head",
         "A client takes an append for done when the head of the chain has it (R-SEQ-4).",
-        (f"{_COURIER}._write", "while chain_write.next < len(chain.nodes):", "while chain_write.next < 1:"),
+        (f"{_SENDER}._write", "while chain_write.next < len(chain.nodes):", "while chain_write.next < 1:"),
     ),
     _mutant(
         "tail-first",
         "A client writes along the chain from its tail to its head (law 8).",
-        (f"{_COURIER}._write", "chain.nodes[chain_write.next]", "chain.nodes[-1 - chain_write.next]"),
+        (f"{_SENDER}._write", "chain.nodes[chain_write.next]", "chain.nodes[-1 - chain_write.next]"),
     ),
     _mutant(
         "filled-at-the-tail-alone",
@@ -187,6 +187,6 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "append-twice",
         "A client takes new positions for a batch that the old ones may hold (law 10, R-ORD-7).",
-        (f"{_COURIER}._classify", "if certain:", "if True:"),
+        (f"{_SENDER}._classify", "if certain:", "if True:"),
     ),
 )
