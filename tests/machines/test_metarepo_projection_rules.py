@@ -133,7 +133,7 @@ def test_positions_that_may_be_written_do_not_move() -> None:
         ({"ranges": (Range(GLSN(1), stripes, UNIT), Range(GLSN(10), stripes, UNIT))}, "cannot begin at 10"),
         (
             {"ranges": (Range(GLSN(1), stripes, UNIT), Range(begin, stripes, UNIT))},
-            "goes on at LLSN 9, not at 1",
+            "continues at LLSN 9, not at 1",
         ),
     ]
     for changes, why in wrong:
@@ -218,7 +218,7 @@ def test_only_who_is_there_becomes_the_sequencer_and_who_is_not_may_stay() -> No
     members = projection_rules.register_sequencer(begun(), SequencerID(SEQUENCER.address, 9))
     stays = reconfigured(members, {LS: NODES})
     assert present(stays).sequencer == SEQUENCER, "nobody else answers: it may come back"
-    with pytest.raises(PreconditionFailed, match="is not there, or was started again"):
+    with pytest.raises(PreconditionFailed, match="is not registered, or was started again"):
         reconfigured(members, {LS: NODES}, sequencer=SequencerID("s3:1", 3))
     back = reconfigured(members, {LS: NODES}, sequencer=OTHER)
     with pytest.raises(PreconditionFailed):

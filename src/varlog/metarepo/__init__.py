@@ -1,1 +1,1 @@
-"""Layer 3: the metadata repository. Who exists, and the global order (a process)."""
+"""Layer 3: the metadata repository, a process: membership and the global order."""

@@ -92,7 +92,8 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def crc(self) -> int:
-        """The header's own checksum, as it is signed with. It covers the body's: it tells a batch from any other in its place."""
+        """The header's own checksum, as it is signed with. It covers the body's: it distinguishes a batch from any
+        other in its place."""
         return _crc32c(
             _UNSIGNED.pack(MAGIC, FORMAT_VERSION, self.flags, 0, self.epoch, self.count, self.first_llsn, self.producer,
                            self.sequence, self.time_us, self.body_bytes, self.body_bytes, self.body_crc)

@@ -1,4 +1,4 @@
-"""Epoch: a version that fences: a process that has seen epoch e refuses all older (law 7)."""
+"""Epoch: a version that fences: what has seen epoch e refuses all older (law 7)."""
 
 from __future__ import annotations
 

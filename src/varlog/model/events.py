@@ -1,7 +1,7 @@
 """Event: one thing that the manager did, saw or waits for, as a typed value.
 
-Programs compare `kind` and the fields. `sentence` is the only place that makes English of an event: tables, the dashboard and the
-manager's log all show what it returns, and nothing parses it.
+Programs compare `kind` and the fields. `sentence` is the only place that makes English of an event: tables, the
+dashboard and the manager's log all show what it returns, and nothing parses it.
 """
 
 from __future__ import annotations
@@ -85,11 +85,12 @@ WARNINGS: Final = frozenset(
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`time_us`: when it was recorded; 0 for what is the case now. `log_stream`, `node`: 0 if it is about none. `topic`: a name.
+    """`time_us`: when it was recorded; 0 for what is the case now. `log_stream`, `node`: 0 if it is about none.
+    `topic`: a name.
 
-    `nodes`: further nodes: the replicas of a seal, the sources of a sync or repair, all replicas after a change. `count`: entries
-    of a seal, or copies. `reason`: a cause in words, for people. `failure`: the error that ended the step; empty if there is none.
-    `one_copy`: the log stream has one copy left of several.
+    `nodes`: further nodes: the replicas of a seal, the sources of a sync or repair, all replicas after a change.
+    `count`: entries of a seal, or copies. `reason`: a cause in words, for people. `failure`: the error that ended the
+    step; empty if there is none. `one_copy`: the log stream has one copy left of several.
     """
 
     kind: EventKind

@@ -1,11 +1,12 @@
-"""PURE. Leases: how long a holder may rely on one, and when its granter may rely on its end (R-SEQ-13, law 7).
+"""PURE. The lease rule: when it ends at its holder, and when at its granter.
 
+It keeps R-SEQ-13 and law 7.
 A holder counts from when it asked and stops a little early (`held_for_s`). A granter counts from when it answered, which is
 later, and waits a little longer (`ended_after_s`). So a lease ends at its holder first, although no clock is right: both allow
 for clocks that drift.
 
 Storage nodes and sequencers (HeldLease) and the repository that grants their leases (LeaseBook) count by two clocks each: a
-holder stops as soon as either clock says so, a granter waits for both, so that one of the two may stand still or jump ahead.
+holder stops as soon as either clock says so, a granter waits for both, so that one of the two may stop or jump ahead.
 A repository's own lease in etcd (ElectionLease) is counted by one clock, and its holder carries the whole margin: etcd ends a
 lease when its time is over, and waits for nobody's drift.
 """
@@ -63,7 +64,7 @@ class HeldLease:
         self._asked_us: dict[int, int] = {}
 
     def ask(self, now: Instant) -> int:
-        """The stamp of a new request: the steady clock's time, or a little more if that clock stands still."""
+        """The stamp of a new request: the steady clock's time, or a little more if that clock has stopped."""
         self._stamp = max(now.steady_us, self._stamp + 1)
         over_us = now.monotonic_us - int(LEASE_S * 1_000_000)
         self._asked_us = {stamp: asked for stamp, asked in self._asked_us.items() if asked > over_us}

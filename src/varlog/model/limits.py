@@ -85,8 +85,8 @@ SCRUB_FIRST_PASS_S = 60.0
 # A node that has nothing to scrub finishes a pass immediately: it must not start the next one immediately.
 SCRUB_INTERVAL_S_MIN = 0.01
 
-# A term is at most this far above the newest one known: terms on etcd are its revisions, which grow with every commit. At 30 000
-# per second for a year they stay below.
+# A term is at most this far above the newest one known: terms on etcd are its revisions, which grow with every commit.
+# At 30 000 per second for a year they stay below.
 TERM_JUMP_MAX = 1 << 40
 DAMAGE_RANGES_MAX = 64
 

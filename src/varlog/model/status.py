@@ -1,4 +1,4 @@
-"""Status types: what storage nodes report of themselves, their replicas and log units."""
+"""Status of storage nodes, replicas and log units, as the nodes report it."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class NodeHealth(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A storage node as the manager sees it. `away_s`: for how long it has not answered, or not with an answer that counts; `why`:
-    how the last request failed."""
+    """A storage node as the manager sees it. `away_s`: for how long it has not answered, or not with an answer that
+    counts; `why`: how the last request failed."""
 
     node: NodeID
     alive: bool

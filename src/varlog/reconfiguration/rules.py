@@ -1,4 +1,4 @@
-"""PURE. The answers to a seal -> the next projection, or why there is none (R-SEQ-10).
+"""PURE. Answers to a seal -> the next projection, or why there is none (R-SEQ-10).
 
 Survivors of a chain keep their order, so whatever the new tail has, all before it have as well (law 8). Nothing else
 moves: old positions stay where they are. The slow tail is the largest position that any unit has; no position from

@@ -77,7 +77,7 @@ class SystemClock:
         return time.clock_gettime_ns(_STEADY) // 1000
 
     def monotonic_us(self) -> int:
-        # Not the event loop's time, which stands still while a callback runs, also while the process is paused in one.
+        # Not the event loop's time, which is frozen while a callback runs, also while the process is paused in one.
         return time.monotonic_ns() // 1000
 
 

@@ -64,7 +64,7 @@ class LoopThread:
         """Start `work` in the loop, and do not wait for it."""
         if self.inside:
             work.close()
-            raise RuntimeError("a blocking call inside the loop that is to carry it out would wait for ever")
+            raise RuntimeError("a blocking call inside the loop that is to carry it out would wait forever")
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("it is closed")

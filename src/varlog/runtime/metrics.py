@@ -99,5 +99,5 @@ class TrafficMeter:
         if now - self._newer[0] >= WINDOW_S:
             self._before, self._newer = self._newer, (now, self._writes, self._write_s)
         writes, seconds = self._writes - self._before[1], self._write_s - self._before[2]
-        told = writes >= WRITES_MIN or (writes >= SLOW_WRITES_MIN and seconds >= SLOW_WRITES_S)
-        return seconds / writes if told else 0.0
+        enough = writes >= WRITES_MIN or (writes >= SLOW_WRITES_MIN and seconds >= SLOW_WRITES_S)
+        return seconds / writes if enough else 0.0

@@ -113,7 +113,7 @@ class Sequencer:
         return await asyncio.shield(self._failure)
 
     def _incarnation(self) -> int:
-        """Different at every start: the time of day, and random bits in case that stands still or goes back."""
+        """Different at every start: the time of day, and random bits in case that stops or goes back."""
         return self._environment.clock.wall_us() * 1024 + self._environment.entropy.randrange(1024)
 
     # --- requests ----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def set_reader(
 
 
 def forget_reader(members: Members, topic: TopicID, name: str) -> Members:
-    """No trim waits for it any more. One that is not there is forgotten already."""
+    """No trim waits for it any more. Forgetting one that does not exist does nothing."""
     readers = members.readers.without(topic, name)
     return members if readers is members.readers else replace(members, readers=readers)
 

@@ -196,7 +196,7 @@ def _check_fresh(now: Projection, proposed: Projection, fresh: Range) -> None:
         expected = now.llsn_from(stripe.log_stream, fresh.begin) if stripe.log_stream in known else FIRST_LLSN
         if stripe.base != expected:
             raise PreconditionFailed(
-                f"log stream {stripe.log_stream} goes on at LLSN {expected}, not at {stripe.base}"
+                f"log stream {stripe.log_stream} continues at LLSN {expected}, not at {stripe.base}"
             )
 
 
@@ -224,7 +224,7 @@ def _check_sequencer(view: ClusterView, now: Projection | None, proposed: Projec
     stays = now is not None and proposed.sequencer == now.sequencer
     if proposed.sequencer is not None and not stays and proposed.sequencer not in view.sequencers:
         raise PreconditionFailed(
-            f"the sequencer at {proposed.sequencer.address} is not there, or was started again since: choose another one"
+            f"the sequencer at {proposed.sequencer.address} is not registered, or was started again since: choose another one"
         )
 
 

@@ -396,8 +396,8 @@ def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[
     stream = _committed_stream(members, log_stream)
     if stream.held == held:
         return members, stream
-    told = changed(stream, held=held)
-    return _with_stream(members, told), told
+    held_stream = changed(stream, held=held)
+    return _with_stream(members, held_stream), held_stream
 
 
 def set_replicas(

@@ -103,7 +103,7 @@ class Order:
 
     @property
     def many_rows(self) -> bool:
-        """Whether the cuts after the base have so many rows that a new base should replace them, however few cuts they
+        """Whether the cuts after the base have enough rows that a new base should replace them, however few cuts they
         are. It holds every stream, so it comes the rarer the more there are."""
         return self._rows_after_base >= max(ROWS_PER_BASE_MIN, CUTS_PER_BASE_MIN * len(self.committed_ends))
 

@@ -1,1 +1,4 @@
-"""Where the metadata repository keeps what it knows. One contract, several backends, one conformance suite."""
+"""Stores of the metadata repository.
+
+One contract, several backends, one conformance suite.
+"""

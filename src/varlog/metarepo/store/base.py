@@ -1,8 +1,10 @@
-"""MetadataStore: atomic, durable, fenced changes of a small ordered map. The contract that all backends keep.
+"""MetadataStore: atomic, durable, fenced changes of a small ordered map.
 
-Keys are strings and are compared as such, values are bytes. Whoever has the store open leads: each opening takes a term
-larger than all before it, and from then on no commit of an earlier opening has any effect (law 7). A store may be shared by
-several metadata repositories: then opening means waiting for one's turn, and a turn may end at any time.
+The contract that all backends keep.
+
+Keys are strings and are compared as such, values are bytes. The repository that has the store open leads: each opening
+takes a term larger than all before it, and from then on no commit of an earlier opening has any effect (law 7). A store
+may be shared by several metadata repositories: then opening means waiting for leadership, which may end at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class PutItem:
 
 @dataclass(frozen=True, slots=True)
 class DeleteItem:
-    """Remove one key; it need not be there."""
+    """Remove one key; it need not exist."""
 
     key: str
 
@@ -58,17 +60,17 @@ class MetadataStore(Protocol):
 
     @property
     def place(self) -> str:
-        """Which store this is, for people: a path, an address."""
+        """The store as shown in messages: a path, an address."""
         ...
 
     @property
     def complaints(self) -> Sequence[str]:
-        """What was found harmed and could be made good, or failed since: a device is failing, in words."""
+        """Sentences about damage that was found and repaired, or about failures since: a device is failing."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Several repositories wait for it and one leads: `open` may take long, and is tried again when leading ends."""
+        """Several repositories wait for it and one leads: `open` may take long, and is tried again when the leadership ends."""
         ...
 
     async def open(self, address: str = "") -> OpenedStore:
@@ -94,24 +96,25 @@ class MetadataStore(Protocol):
         ...
 
     async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        """Where all repositories listen that lead or wait, once that is not `known` any more. For ever, if nobody shares it."""
+        """The addresses of all repositories that lead or wait, once they are not `known` any more. Waits forever if the
+        store is not shared."""
         ...
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes, in order, or none; return once they survive a power loss.
 
-        Fenced if a later opening took over. After any error the outcome is not known: the caller must not go on with this
-        opening; the next one finds out. One commit at a time.
+        Fenced if a later opening took over. After any error the outcome is not known: the caller must not continue with
+        this opening; the next one finds out. One commit at a time.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the store, so that the next one need not wait; harmless if it was never opened."""
+        """Release the store, so that the next opening need not wait; harmless if it was never opened."""
         ...
 
 
 class SoleStore:
-    """The leadership of a store that nobody shares: who has it open leads until he closes it."""
+    """The leadership of a store that is not shared: the process that has it open leads until it closes it."""
 
     complaints: Sequence[str] = ()
 

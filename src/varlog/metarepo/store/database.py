@@ -1,6 +1,6 @@
-"""Database: SQLite's own I/O, or an image that goes through the Disk door.
+"""Database: SQLite on its own file, or an image written through Disk.
 
-In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be handed
+In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be passed
 to SQLite: over it the database is in memory, and each transaction ends with its image written in place of the file,
 atomically and durably.
 """
@@ -103,7 +103,7 @@ class FileDatabase:
         self.sql.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'OFF'}")
 
     def is_linked(self) -> bool:
-        """The files beside it are there from the first transaction on: what is seen then is theirs."""
+        """The files beside it exist from the first transaction on: what is seen then is theirs."""
         for suffix in BESIDE:
             beside = self._path.with_name(self._path.name + suffix)
             self._files.setdefault(beside, _identity(beside))
@@ -144,7 +144,7 @@ class FileDatabase:
 
 
 class ImageDatabase:
-    """SQLite in memory, and its image in a file behind the Disk door."""
+    """SQLite in memory, and its image in a file of the Disk."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -199,7 +199,7 @@ def _loaded(image: bytes) -> sqlite3.Connection:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode; None: it is not there."""
+    """Device and inode; None: it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _term_in(path: Path) -> int:
-    """The term in a database that is only looked at; 0 if there is none."""
+    """The term in a database that is only read; 0 if there is none."""
     if not path.exists():
         return 0
     try:

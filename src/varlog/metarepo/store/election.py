@@ -1,4 +1,4 @@
-"""LeaderElection: one repository's way to leadership, and the lease it leads by"""
+"""LeaderElection: how one repository becomes leader, and the lease it leads by."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 RETRY_S: Final = 0.05
-# Giving a lease back is a courtesy to the next one: it is not worth a longer wait.
+# Revoking a lease only spares the next leader a wait: it is not worth a longer one.
 REVOKE_S: Final = 1.0
 # One past every key of a folder, which ends in "/".
 AFTER_SLASH: Final = "0"
@@ -35,7 +35,7 @@ _log = get_logger("metarepo")
 
 
 class LeaderElection:
-    """`prefix` is the folder of this cluster. Everything it writes hangs on its lease, and goes with it."""
+    """`prefix` is the folder of this cluster. Everything it writes is bound to its lease, and deleted with it."""
 
     def __init__(self, keyspace: Keyspace, environment: Environment, prefix: str, lease_s: float) -> None:
         self.leader = ""
@@ -48,7 +48,7 @@ class LeaderElection:
         self._lease: ElectionLease | None = None
         self._keeping: Tasks | None = None
         self._repositories_changed = asyncio.Event()
-        self._told_trouble = ""
+        self._logged_trouble = ""
 
     @property
     def holds(self) -> bool:
@@ -65,7 +65,7 @@ class LeaderElection:
     # --- begin and end ---------------------------------------------------------------------------------------------------
 
     async def enter(self, address: str) -> None:
-        """Take a lease, keep it, and say where this repository is. Waits for the keyspace as long as it takes."""
+        """Get a lease, keep it, and publish the address of this repository. Waits for the keyspace as long as it takes."""
         self._lease = lease = await self.insist(self._granted)
         self._keeping = Tasks("lease", lambda name, error: lease.lose(f"it is not kept any more: {error}"))
         _ = self._keeping.spawn("keep", lease.keep(lambda: self._keyspace.renew(lease.number)))
@@ -78,7 +78,7 @@ class LeaderElection:
         return ElectionLease(number, ttl_s, sent_at)
 
     async def leave(self) -> None:
-        """Give the lease back, so that the next one need not wait for its end. Harmless without one."""
+        """Revoke the lease, so that the next leader need not wait for its end. Harmless without one."""
         keeping, self._keeping = self._keeping, None
         lease, self._lease = self._lease, None
         if keeping is not None:
@@ -94,14 +94,14 @@ class LeaderElection:
     # --- the election ----------------------------------------------------------------------------------------------------
 
     async def wait_elected(self, address: str) -> int:
-        """Wait until nobody leads, and be the first to say so. Returns the term: revisions only grow."""
+        """Wait until there is no leader, and be the first to become it. Returns the term: revisions only grow."""
         lease = self._held()
         while True:
             claim = PutKey(self.leader_key, address.encode(), lease.number)
             outcome = await self.transact([Created(self.leader_key, 0)], [claim], [self.leader_key])
             found = outcome.found.get(self.leader_key)
             if outcome.succeeded or (found is not None and found.lease == lease.number):
-                # The second: an earlier try of ours, whose answer was lost.
+                # The second: an earlier attempt of ours, whose answer was lost.
                 self.leader = address
                 return outcome.revision if found is None else found.created
             self.leader = found.value.decode() if found is not None else ""
@@ -109,7 +109,7 @@ class LeaderElection:
 
     async def _wait_vacant(self, after: int, ttl_s: float) -> None:
         try:
-            # Not for longer than a lease: the member that would tell us may hang.
+            # Not for longer than a lease: the member that would notify us may hang.
             await self._keyspace.wait_change(self.leader_key, after, ttl_s)
         except Unavailable:
             await self._pause()
@@ -123,18 +123,18 @@ class LeaderElection:
         return self.repositories
 
     def follow_repositories(self) -> None:
-        """From now on see who comes and goes: whoever leads says where all are."""
+        """From now on follow which repositories exist: the leader publishes all addresses."""
         if self._keeping is not None:
             _ = self._keeping.spawn("candidates", self._follow_repositories())
 
     async def _follow_repositories(self) -> None:
-        """Nothing hangs on it, so it is enough to look as often as a lease may end."""
+        """Nothing depends on it, so checking as often as a lease may end is enough."""
         begin, end = self._candidates, self._candidates[:-1] + AFTER_SLASH
         while True:
             try:
                 self._learn(await self._keyspace.range(begin, end))
             except Unavailable:
-                pass  # the next look may be luckier
+                pass  # the next attempt may succeed
             await asyncio.sleep(self._lease_s)
 
     def _learn(self, found: Sequence[StoredKey]) -> None:
@@ -161,9 +161,9 @@ class LeaderElection:
             try:
                 answer = await ask()
             except NoAnswer as error:
-                self._tell_trouble(str(error))
+                self._log_trouble(str(error))
             else:
-                self._tell_trouble("")
+                self._log_trouble("")
                 return answer
             await self._pause()
 
@@ -175,15 +175,15 @@ class LeaderElection:
     async def _pause(self) -> None:
         await asyncio.sleep(RETRY_S * self._environment.entropy.uniform(0.5, 1.5))
 
-    def _tell_trouble(self, trouble: str) -> None:
-        """Once, not at every try."""
-        if bool(trouble) != bool(self._told_trouble):
+    def _log_trouble(self, trouble: str) -> None:
+        """Log it once, not at every attempt."""
+        if bool(trouble) != bool(self._logged_trouble):
             place = self._keyspace.place
             if trouble:
                 _log.warning(logfmt("the metadata store does not answer", store=place, why=trouble))
             else:
                 _log.info(logfmt("the metadata store answers again", store=place))
-        self._told_trouble = trouble
+        self._logged_trouble = trouble
 
 
 # The share of a lease by which two clocks may differ while they measure it. Real ones differ by a thousandth of that.
@@ -200,7 +200,7 @@ class ElectionLease:
 
     It is counted from before a renewal was sent, and at etcd from when that arrived: it ends here first (see model.lease). A
     process that was paused finds its lease over the next time it checks, before it has answered anything. A lease that is over
-    here stays over: others may have been told so.
+    here stays over: others may know that it ended.
     """
 
     def __init__(self, number: int, ttl_s: float, sent_at: float) -> None:

@@ -1,4 +1,6 @@
-"""[A8] EtcdKeyspace: the keys of a replicated store in etcd, over aetcd's gRPC stubs. A member that hangs costs one try.
+"""[A8] EtcdKeyspace: the keys of a replicated store in etcd.
+
+It uses aetcd's gRPC stubs. A member that hangs costs one attempt.
 
 Loaded only by who uses it: it brings gRPC with it. Connections are not encrypted yet.
 """
@@ -168,7 +170,7 @@ class EtcdKeyspace:
         try:
             await self._ask(changed)
         except TimeoutError:
-            self._turn += 1  # nothing happened, or this member hears of nothing: the next one is asked
+            self._turn += 1  # nothing happened, or this member gets no news: the next one is asked
 
     async def close(self) -> None:
         for member in self._members:

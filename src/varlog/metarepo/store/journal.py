@@ -1,4 +1,6 @@
-"""[A8] Journal: the newest commits of a store, in a file that is written in place: one write and one sync per commit.
+"""[A8] Journal: the newest commits of a store, in a file written in place.
+
+One write and one sync per commit.
 
 A file system has to log every new block and every new size of a file before a sync of it returns. So the file is made whole and
 then written over in a circle; each time around is a *lap*. A record starts at a sector boundary, shares no sector with another
@@ -25,7 +27,7 @@ strings). No byte of a body is ever at the beginning of a sector, and the salt i
 pass for a record.
 
 Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read
-from either copy is damage, and nobody may go on as if it had never been acknowledged (law 3). A write in flight when
+from either copy is damage, and the store must not continue as if it had never been acknowledged (law 3). A write in flight when
 the power fails leaves sectors that are old, new, or a mixture: all of these have the magic and the salt. Where sectors
 at the place of the next record lack them, and it is not one bad sector beside a good one, an acknowledged commit may
 have been there: that is damage, and so is a file that is too short.
@@ -440,7 +442,7 @@ def apply_changes(items: dict[str, bytes], changes: Iterable[Change]) -> None:
 
 
 def claim(disk: Disk, path: Path, term: int) -> None:
-    """Tell the owner of the journal at `path` that its term is over. Not synced: the owner is a process on this machine, and
+    """Notify the owner of the journal at `path` that its term is over. Not synced: the owner is a process on this machine, and
     after a power loss there is none. JournalDamaged, and nothing is written, if it is not a journal."""
     file = disk.open(path)
     try:

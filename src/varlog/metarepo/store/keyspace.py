@@ -1,8 +1,9 @@
-"""Keyspace: what a replicated store asks of the service below it: fenced transactions, leases, waiting for a change.
-etcd's terms.
+"""Keyspace: what a replicated store needs of etcd, or of a service like it.
 
-Each call is one try with a short deadline of its own. `NoAnswer` says that there was no answer: what was asked may be done, may
-still be done later, or never. Who asks again must ask so that twice is harmless.
+Fenced transactions, leases, waiting for a change, in etcd's terms.
+
+Each call is one attempt with a short deadline of its own. After `NoAnswer` a request may have been carried out, may
+still be, or never will be. A caller that repeats it must make that harmless.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class LeaseGone(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key that is there. `created` and `modified` are revisions: they grow with every change of anything."""
+    """A key that exists. `created` and `modified` are revisions: they grow with every change of anything."""
 
     key: str
     value: bytes
@@ -39,7 +40,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The key is there since this revision; 0: it is not there."""
+    """The key exists since this revision; 0: it does not exist."""
 
     key: str
     revision: int
@@ -47,7 +48,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """The key was last changed at this revision; 0: it is not there."""
+    """The key was last changed at this revision; 0: it does not exist."""
 
     key: str
     revision: int

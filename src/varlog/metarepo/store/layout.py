@@ -1,4 +1,6 @@
-"""How changes of a store become operations on a keyspace: large values in parts, no key touched twice, batches of bounded size.
+"""Layout: how changes of a store become operations on a keyspace.
+
+Large values are split, no key is touched twice, batches have a bounded size.
 
 A value over PART_BYTES_MAX lies in several keys: its own, and continuations `<key>\\0<number>` right behind it. No key of ours
 holds a NUL, so a range of keys holds the continuations of exactly the values that it holds.
@@ -29,7 +31,7 @@ CONTINUED, BEHIND = "\0", "\1"
 
 
 class Layout:
-    """Which values lie in several keys, as one term knows it: it writes alone, so what it remembers is so."""
+    """Which values lie in several keys, as one term knows it: it is the only writer, so its memory is right."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

@@ -1,4 +1,4 @@
-"""MemoryStore: the metadata store of tests and simulations; etcd's keys in memory"""
+"""MemoryStore: the metadata store of tests and simulations; etcd's keys in memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ async def _at_once() -> None:
 
 
 class MemoryMetadata:
-    """The contents: hand the same one to the next store to restart on it.
+    """The contents: pass the same one to the next store to restart on it.
 
-    `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: who is
-    cancelled in the first has changed nothing, who is cancelled in the second has changed everything and never heard of it.
+    `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: a caller
+    cancelled in the first has changed nothing, one cancelled in the second has changed everything without knowing it.
 
-    `keys` are what repositories that share it see in place of `items` (InMemoryReplicatedStore); `held_until(host)` says until
-    when, in the
-    loop's time, nothing passes between them and that host.
+    `keys` are what repositories that share it see in place of `items` (InMemoryReplicatedStore); `held_until(host)` is
+    the time, of the loop, until which nothing passes between them and that host.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class _Granted:
 
 
 class MemoryKeys:
-    """Shared by everyone who asks. Each call happens at one point in time."""
+    """Shared by all callers. Each call happens at one point in time."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -136,7 +135,7 @@ class MemoryKeys:
         self.revision += 1
         for operation in operations:
             self._do(operation)
-        self._tell()
+        self._notify()
         return TransactionResult(True, self.revision)
 
     def range(self, begin: str, end: str) -> list[StoredKey]:
@@ -162,7 +161,7 @@ class MemoryKeys:
         self._end(lease)
 
     def depose(self) -> None:
-        """The leader's key goes, by hand: what a lease that ends does, at once."""
+        """Delete the leader's key, as the end of its lease would, immediately."""
         for key in [key for key in self._found if key.endswith("/leader")]:
             self.transact([], [DeleteKeys(key, key + "\0")], [])
 
@@ -206,9 +205,9 @@ class MemoryKeys:
             self.revision += 1
             for key in [key for key, found in self._found.items() if found.lease == lease]:
                 del self._found[key]
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, {}
         for future in changed:
             if not future.done():

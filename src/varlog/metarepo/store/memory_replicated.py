@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class MemoryKeyspace:
-    """One process's way to the keys. Who is cut off or has waited too long hears nothing, and what he asked may be done later."""
+    """One process's access to the keys. A process that is disconnected or has waited too long gets no answer, and its
+    request may be carried out later."""
 
     def __init__(self, metadata: MemoryMetadata, host: str, attempt_s: float) -> None:
         self._metadata = metadata
@@ -62,7 +63,7 @@ class MemoryKeyspace:
         await self._travel()
 
     async def close(self) -> None:
-        """What is under way arrives all the same."""
+        """Requests in flight arrive all the same."""
 
     async def _ask(self, question: Callable[[], T]) -> T:
         asking = self._requests.spawn("ask", self._asked(question))
@@ -82,12 +83,12 @@ class MemoryKeyspace:
 
     async def _travel(self) -> None:
         loop = asyncio.get_running_loop()
-        while (held_s := self._metadata.held_until(self._host) - loop.time()) > 0:  # noqa: ASYNC110 - nobody tells
+        while (held_s := self._metadata.held_until(self._host) - loop.time()) > 0:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(held_s)
 
 
 class InMemoryReplicatedStore(ReplicatedStore):
-    """One repository's part in metadata that several share. `address` is where it listens; its host may be cut off."""
+    """One repository's access to metadata that several share. `address` is where it listens; its host may be disconnected."""
 
     def __init__(
         self, metadata: MemoryMetadata, environment: Environment, address: str, *, lease_s: float = LEASE_S

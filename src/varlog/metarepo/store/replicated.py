@@ -1,14 +1,15 @@
-"""[A8] ReplicatedStore: a metadata store that several repositories share; one leads by lease, and every write is fenced
-by that.
+"""[A8] ReplicatedStore: a metadata store that several repositories share.
 
-    <prefix>leader                 who leads, with his lease: gone when it ends. Its creation revision is the term
-    <prefix>candidate/<address>    who leads or waits to, each with his lease
+One leads by lease, and every write is fenced by that lease:
+
+    <prefix>leader                 the leader, with its lease: gone when that ends. Its creation revision is the term
+    <prefix>candidate/<address>    each repository that leads or waits, with its lease
     <prefix>commit                 the last commit: term, serial, and the pieces of its redo record if it is not applied yet
     <prefix>redo/<term>/…          the pieces of a commit that is too large for one transaction
     <prefix>item/<key>             what is stored
 
 Every transaction demands that `leader` is the key that this term created, and that `commit` is as this term left it. So it may
-be sent again through another member when no answer came, as often as need be: it takes effect once, and never after its term.
+be sent again through another member when no answer came, any number of times: it takes effect once, and never after its term.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class ReplicatedStore:
             await self._commit_large(self._term, operations)
 
     async def _commit_large(self, term: int, operations: list[KeyOperation]) -> None:
-        """Write down what will be done, decide it in one transaction, then do it: who comes after a crash finishes it."""
+        """Write down what will be done, decide it in one transaction, then do it: after a crash the next leader finishes it."""
         pieces = encode_redo(operations)
         place = self._redo_pieces(term, self._serial + 1)
         for number, piece in enumerate(pieces):
@@ -201,7 +202,7 @@ class ReplicatedStore:
         if outcome.succeeded:
             self._commit_revision = outcome.revision
         elif found is not None and found.value == value:
-            self._commit_revision = found.modified  # an earlier try of ours, whose answer was lost
+            self._commit_revision = found.modified  # an earlier attempt of ours, whose answer was lost
         else:
             raise self._deposed(term, outcome)
 
@@ -212,7 +213,7 @@ class ReplicatedStore:
         ]
 
     def _redo_pieces(self, term: int, serial: int) -> str:
-        """The folder of one commit's pieces: a piece that arrives late lies in the way of no other commit."""
+        """The folder of one commit's pieces: a piece that arrives late does not disturb another commit."""
         return f"{self._redo_folder}{term:020d}/{serial:020d}/"
 
     def _no_redo(self) -> DeleteKeys:

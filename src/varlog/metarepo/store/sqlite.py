@@ -1,4 +1,6 @@
-"""[A8] SqliteStore: the default metadata store. One database and a journal, one writer, every commit synced before it returns.
+"""[A8] SqliteStore: the default metadata store: one database and a journal.
+
+One writer; every commit is synced before it returns.
 
 A commit goes to the journal beside the database: one write and one sync, and none of the pages and locks of an SQLite
 transaction. A transaction takes in what the journal holds when there is no more room in it, when a range of keys is
@@ -56,7 +58,7 @@ from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 
-# "VLMR": tells our databases from all others; SQLite keeps both numbers in the file's header.
+# "VLMR": distinguishes our databases from all others; SQLite keeps both numbers in the file's header.
 APPLICATION_ID: Final = int.from_bytes(b"VLMR", "big")
 # 1: without a journal. 2: without checksums. Both are taken over when they are opened. An older program must not open a
 # newer one.
@@ -111,7 +113,7 @@ class _Link:
     """What the database knows of itself and of its journal: one row, with a CRC over all of it and the term."""
 
     applied: int  # the newest commit that the database holds
-    in_use: int  # from the first commit that may be in the journal alone until a clean end: a journal that is not there is a loss
+    in_use: int  # from the first commit that may be in the journal alone until a clean end: a missing journal is a loss
     recorded: int  # the newest commit up to `applied` that is in the journal, too; a large one is in the database alone
     salt: bytes  # of the journal in use; empty: none, or one of format 1
     next_salt: bytes  # of the journal that the opening makes in its place: a crash may leave either
@@ -332,8 +334,8 @@ class SqliteStore(SoleStore):
         self._check_identity(database.sql)
         database.begin_writing()
         _make_schema(database)
-        if (verdict := database.sql.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise sqlite3.DatabaseError(verdict)
+        if (problem := database.sql.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(problem)
         self._link, self._term = _read_link(database.sql)
         items = _checked_items(database.sql, self._link)
         self._take_in_journal(database, items)
@@ -510,7 +512,7 @@ class SqliteStore(SoleStore):
         if journal.mirror_failure:
             self._check_mirror(journal)
         # Behind the sync: who claimed the journal before this look may have read it before our write (law 7). In the journal,
-        # not in the database: this is on the way of every append, and a query takes six times as long.
+        # not in the database: this is part of every append, and a query takes six times as long.
         if journal.claimed:
             raise Fenced(f"{self._path} was opened again: term {self._term} is over")
         self._pending.add(changes)
@@ -580,7 +582,7 @@ class SqliteStore(SoleStore):
 
 
 def _make_schema(database: Database) -> None:
-    """A new database, or one of an older format, gets what it lacks. Each step is whole, or not there."""
+    """A new database, or one of an older format, gets what it lacks. Each step is done as a whole, or not at all."""
     sql = database.sql
     fresh = not _tables(sql)
     sql.create_function("item_crc", 2, _item_crc, deterministic=True)

@@ -2,9 +2,6 @@
 
 A message is small and is encoded by msgspec as a MessagePack array: fields may only be added at the end, with a
 default, and a number is never used again. Bulk bytes (batches) travel behind it as the payload, untouched.
-
-This file is past 800 lines because it is the list of all of them: whoever wants to know what is said on the wire reads
-one file.
 """
 
 from __future__ import annotations
