@@ -83,7 +83,7 @@ def test_a_topic_that_cannot_be_made_is_refused_and_says_why(
 
 
 def test_a_log_stream_is_sealed_by_hand_and_unsealed(tmp_path: Path) -> None:
-    """R-SEAL-1: a sealed stream takes no appends; whoever asks right after an action sees it."""
+    """R-SEAL-1: a sealed stream accepts no appends; a request right after an action sees it."""
 
     async def story(proxy: Proxy) -> None:
         http = proxy.http
@@ -139,15 +139,15 @@ def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
         async with asyncio.timeout(TEST_S):
             while True:
                 proxy.gateway.status_changed()
-                told = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
-                if told.rates.append_entries_per_s is not None:
+                seen = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
+                if seen.rates.append_entries_per_s is not None:
                     break
                 await asyncio.sleep(0.05)
-        assert told.rates.append_entries_per_s > 0.0 and told.topics[0].append_entries_per_s
-        assert told.rates.append_bytes_per_s is not None and told.rates.append_bytes_per_s > 50_000 / TEST_S
-        assert told.rates.read_entries_per_s and told.nodes[0].append_entries_per_s
-        assert told.rates.append_latency_ms.p50 is not None and told.rates.append_latency_ms.p50 > 0
-        assert told.topics[0].newest == 50 and told.log_streams[0].newest_llsn == 50
+        assert seen.rates.append_entries_per_s > 0.0 and seen.topics[0].append_entries_per_s
+        assert seen.rates.append_bytes_per_s is not None and seen.rates.append_bytes_per_s > 50_000 / TEST_S
+        assert seen.rates.read_entries_per_s and seen.nodes[0].append_entries_per_s
+        assert seen.rates.append_latency_ms.p50 is not None and seen.rates.append_latency_ms.p50 > 0
+        assert seen.topics[0].newest == 50 and seen.log_streams[0].newest_llsn == 50
 
     with_proxy(tmp_path, story)
 
@@ -174,8 +174,8 @@ def test_a_cluster_that_cannot_be_reached_is_a_problem_and_the_process_lives(tmp
             assert (not_ready.status_code, not_ready.json()["type"]) == (503, "urn:varlog:unavailable")
             assert not_ready.headers["retry-after"]
             assert (await http.get("/v1/status")).status_code == 503
-            told = (await http.get("/metrics")).text
-            assert "varlog_cluster_up 0.0" in told and "varlog_node_up{" not in told
+            seen = (await http.get("/metrics")).text
+            assert "varlog_cluster_up 0.0" in seen and "varlog_node_up{" not in seen
             opener.reachable = True
             ready = (await http.get("/health/ready")).json()
             assert ready["ready"] and ready["cluster"] > 0
@@ -239,12 +239,12 @@ def test_the_status_comes_every_second_and_a_change_is_in_one_of_the_next(tmp_pa
             assert name == "status" and first["topics"][0]["newest"] == 0
             assert proxy.metric("varlog_proxy_subscriptions", kind="status") == 1.0
             await (await proxy.log()).append_batch([b"x"] * 5)
-            # Not always the very next: that one may have been under way before the append was done.
+            # Not always the very next: that one may have been in flight before the append was done.
             newest, rate = 0, 0.0
             while not (newest and rate):
-                name, _, told = await events.next()
-                newest = told["topics"][0]["newest"]
-                rate = max(rate, told["rates"]["append_entries_per_s"] or 0.0)
+                name, _, seen = await events.next()
+                newest = seen["topics"][0]["newest"]
+                rate = max(rate, seen["rates"]["append_entries_per_s"] or 0.0)
                 assert name == "status" and newest in (0, 5)
         await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="status") == 0.0)
 

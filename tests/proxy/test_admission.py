@@ -1,4 +1,4 @@
-"""Claims about what a proxy lets in: bounded appends, bytes and subscriptions; one too many costs nothing and is told."""
+"""Claims about admission: bounded appends, bytes and subscriptions; one too many costs nothing and is refused."""
 
 from __future__ import annotations
 

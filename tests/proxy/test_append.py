@@ -37,8 +37,8 @@ def test_json_entries_are_one_batch_at_consecutive_positions(tmp_path: Path, ord
         ]
         answer = await proxy.http.post("/v1/topics/ledger/entries", json={"entries": entries})
         assert answer.status_code == 201, answer.text
-        told = answer.json()
-        assert {**told, "log_stream": 0} == {
+        appended = answer.json()
+        assert {**appended, "log_stream": 0} == {
             "topic": "ledger",
             "log_stream": 0,
             "glsn": 1,

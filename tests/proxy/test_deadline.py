@@ -29,7 +29,7 @@ ENTRIES = "/v1/topics/orders/entries"
 def test_an_append_that_nobody_takes_is_given_up_at_its_deadline(
     tmp_path: Path, query: str, headers: dict[str, str]
 ) -> None:
-    """A sealed log stream takes nothing: certainly not in the log, and told so."""
+    """A sealed log stream accepts nothing: certainly not in the log, and the answer says so."""
 
     async def story(proxy: Proxy) -> None:
         await (await proxy.gateway.admin()).seal_stream(1)

@@ -1,4 +1,4 @@
-"""Claims about a feed: read once for all, in pages for who is behind, right over trims, junk and entries of any size."""
+"""Claims about a feed: read once for all followers, in pages for late ones, right over trims, junk and large entries."""
 
 from __future__ import annotations
 

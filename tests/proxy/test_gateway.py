@@ -106,7 +106,7 @@ def test_a_topic_that_is_made_anew_is_opened_anew(tmp_path: Path) -> None:
         await before.append(b"old")
         await admin.delete_topic("orders")
         await admin.create_topic("orders", ordering="sequenced")
-        await before.connector.view()  # what tells it; else it would hear of it within seconds
+        await before.connector.view()  # refreshes the view; otherwise it would take seconds
         after = await gateway.log("orders")
         assert after is not before and after.topic.sequenced and before.closed
         assert await after.connector.wait_running() and (await after.append(b"new")).glsn == 1
@@ -135,8 +135,8 @@ def test_the_status_is_asked_for_once_by_all_who_ask_at_once(tmp_path: Path) -> 
             return await ask()
 
         admin.status = counted  # type: ignore[method-assign,assignment]
-        told = await asyncio.gather(*(gateway.status() for _ in range(100)))
-        assert asked == 1 and all(one is told[0] for one in told)
+        seen = await asyncio.gather(*(gateway.status() for _ in range(100)))
+        assert asked == 1 and all(one is seen[0] for one in seen)
 
     _with_gateway(tmp_path, story)
 

@@ -11,7 +11,7 @@ from tests.proxy.helpers import Proxy, with_proxy
 from varlog.proxy.pages import INDEX, MEDIA_TYPES, STATIC, StaticPage, load_pages
 
 FILES = sorted(path for path in STATIC.iterdir() if path.is_file())
-# A namespace is a name, not an address that anybody asks.
+# A namespace is a name, not an address that is requested.
 NAMESPACE = "http://www.w3.org/2000/svg"
 
 

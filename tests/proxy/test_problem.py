@@ -33,8 +33,8 @@ def _kinds(root: type[VarlogError]) -> Iterator[type[VarlogError]]:
 def _bare(kind: type[VarlogError]) -> VarlogError:
     """One of a kind, whose facts do not matter."""
     error = kind.__new__(kind)
-    Exception.__init__(error, "told")
-    error.message = lambda: "told"  # type: ignore[method-assign]
+    Exception.__init__(error, "message")
+    error.message = lambda: "message"  # type: ignore[method-assign]
     return error
 
 
@@ -64,7 +64,7 @@ def test_an_error_of_the_log_has_its_status(error: VarlogError, status: int) -> 
 
 
 def test_only_an_unknown_outcome_leaves_it_open_whether_something_was_done() -> None:
-    """Law 10: whoever is told "none" may do it again."""
+    """Law 10: after "none" the request may be repeated."""
     for module in (model, proxy_errors):
         for kind in _kinds(VarlogError):
             if kind.__module__ == module.__name__:

@@ -28,7 +28,7 @@ async def _get(proxy: Proxy, path: str, accept: str = "application/json", status
 
 
 @pytest.mark.parametrize(
-    ("data", "encoding", "told", "how"),
+    ("data", "encoding", "rendered", "how"),
     [
         (b"text", "auto", "text", "text"),
         (b"\xff", "auto", "/w==", "base64"),
@@ -44,12 +44,12 @@ async def _get(proxy: Proxy, path: str, accept: str = "application/json", status
     ],
 )
 def test_an_entry_is_told_as_it_was_asked_for_or_says_how_else(
-    tmp_path: Path, data: bytes, encoding: str, told: object, how: str
+    tmp_path: Path, data: bytes, encoding: str, rendered: object, how: str
 ) -> None:
     async def story(proxy: Proxy) -> None:
         await _append(proxy, data)
         entry = await _get(proxy, f"{ENTRIES}/1?encoding={encoding}")
-        assert (entry["data"], entry["encoding"]) == (told, how)
+        assert (entry["data"], entry["encoding"]) == (rendered, how)
         assert entry["timestamp"].endswith("Z") and (entry["glsn"], entry["llsn"]) == (1, 1)
 
     with_proxy(tmp_path, story)

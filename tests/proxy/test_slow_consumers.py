@@ -30,7 +30,7 @@ IMPATIENT = ProxyLimits(slow_s=0.2)
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dropped consumer still finds is there until a test has looked, however long a busy machine stands still."""
+    """What a dropped consumer still finds is there until a test has checked, however slow a busy machine is."""
     monkeypatch.setattr(connection, "LINGER_S", TEST_S)
 
 
@@ -73,7 +73,7 @@ def test_a_consumer_of_events_that_takes_nothing_is_dropped_and_finds_the_reason
                 await events.next()
 
     async def rest(proxy: LiveProxy) -> None:
-        """It has lost nothing: it goes on behind the last one that arrived."""
+        """It has lost nothing: it resumes after the last one that arrived."""
         async with proxy.events(last_event_id=str(seen[-1])) as events:
             await events.status()
             assert await events.ids(ENTRIES - len(seen)) == list(range(len(seen) + 1, ENTRIES + 1))
@@ -124,7 +124,7 @@ def test_a_range_that_is_not_taken_is_cut_off_and_does_not_look_complete(tmp_pat
 def test_the_connection_of_one_that_never_takes_anything_is_cut(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing would wait until the peer has taken everything: for ever."""
+    """Closing would wait until the peer has read everything: forever."""
     monkeypatch.setattr(connection, "LINGER_S", 0.1)
 
     async def story(proxy: LiveProxy) -> None:

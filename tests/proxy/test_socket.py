@@ -14,7 +14,7 @@ from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
 from varlog.proxy.limits import ProxyLimits
 
 
-async def told(socket: ClientConnection) -> dict[str, Any]:
+async def received(socket: ClientConnection) -> dict[str, Any]:
     message: dict[str, Any] = json.loads(await socket.recv())
     return message
 
@@ -23,7 +23,7 @@ async def entries(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
     """The next entries, in however many messages they come."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
-        found += (await told(socket))["entries"]
+        found += (await received(socket))["entries"]
     assert len(found) == count
     return found
 
@@ -49,7 +49,7 @@ def test_appends_of_a_socket_are_made_in_the_order_of_its_messages(tmp_path: Pat
         async with proxy.socket("follow=false") as socket:
             for n in range(40):
                 await socket.send(json.dumps({"append": [{"text": f"{n}a"}, {"json": n}], "ref": {"n": n}}))
-            answers = [await told(socket) for _ in range(40)]
+            answers = [await received(socket) for _ in range(40)]
         assert [answer["ref"] for answer in answers] == [{"n": n} for n in range(40)]
         assert [answer["appended"]["glsn"] for answer in answers] == list(range(1, 81, 2))
         assert answers[0]["appended"] == {
@@ -82,12 +82,12 @@ def test_a_message_that_is_refused_is_answered_and_the_socket_goes_on(
     async def story(proxy: LiveProxy) -> None:
         async with proxy.socket("follow=false") as socket:
             await socket.send(message)
-            answer = await told(socket)
+            answer = await received(socket)
             assert answer["problem"]["type"] == f"urn:varlog:{problem}"
             assert answer["problem"]["outcome"] == "none"
             assert answer.get("ref") == ref
             await socket.send('{"append": [{"text": "x"}]}')
-            assert (await told(socket))["appended"]["glsn"] == 1
+            assert (await received(socket))["appended"]["glsn"] == 1
 
     with_live_proxy(tmp_path, story)
 
@@ -97,11 +97,11 @@ def test_appends_over_the_limit_are_refused_with_their_ref_and_nothing_else_is(t
         release = proxy.app.state.admission.begin_append(1, "another")
         async with proxy.socket("follow=false") as socket:
             await socket.send('{"append": [{"text": "x"}], "ref": 7}')
-            answer = await told(socket)
+            answer = await received(socket)
             assert (answer["problem"]["type"], answer["ref"]) == ("urn:varlog:too-busy", 7)
             release()
             await socket.send('{"append": [{"text": "x"}], "ref": 8}')
-            assert (await told(socket))["ref"] == 8
+            assert (await received(socket))["ref"] == 8
         await wait_until(lambda: proxy.app.state.admission.appends == 0)
 
     with_live_proxy(tmp_path, story, limits=ProxyLimits(appends_max=1))
@@ -123,7 +123,7 @@ def test_a_socket_whose_topic_is_deleted_is_closed_with_the_reason(tmp_path: Pat
     async def story(proxy: LiveProxy) -> None:
         async with proxy.socket() as socket:
             await (await proxy.gateway.admin()).delete_topic("orders")
-            assert (await told(socket))["problem"]["type"] == "urn:varlog:unknown-topic"
+            assert (await received(socket))["problem"]["type"] == "urn:varlog:unknown-topic"
             with pytest.raises(ConnectionClosed) as closed:
                 await socket.recv()
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 4404
@@ -146,7 +146,7 @@ def test_what_was_trimmed_is_told_and_passed_over_if_that_was_asked_for(tmp_path
         await log.append_batch([b"x"] * 10)
         await log.trim(6)
         async with proxy.socket("from=2&skip_trimmed=true") as socket:
-            assert (await told(socket))["problem"]["facts"]["oldest"] == 7
+            assert (await received(socket))["problem"]["facts"]["oldest"] == 7
             assert [entry["glsn"] for entry in await entries(socket, 4)] == [7, 8, 9, 10]
 
     with_live_proxy(tmp_path, story)
@@ -191,7 +191,7 @@ def test_a_socket_that_leaves_gives_back_what_it_held(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with proxy.socket() as following, proxy.socket("follow=false") as appending:
             await appending.send('{"append": [{"text": "x"}]}')
-            await told(following)
+            await received(following)
             assert proxy.metric("varlog_proxy_subscriptions", kind="socket") == 2
         await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="socket") == 0)
         await wait_until(lambda: proxy.followers.feeds == 0 and proxy.app.state.admission.appends == 0)

@@ -96,20 +96,20 @@ def seen() -> ClusterStatus:
     )
 
 
-def told() -> StatusOut:
+def document() -> StatusOut:
     return status_document(seen(), None, NOW_US)
 
 
 def test_a_node_that_is_away_says_nothing_of_itself() -> None:
-    away = told().nodes[2]
+    away = document().nodes[2]
     assert (away.alive, away.away_s, away.suspected) == (False, 12.5, True)
     assert (away.stored_bytes, away.replica_count, away.leased, away.started_at) == (None, None, None, None)
-    there = told().nodes[0]
+    there = document().nodes[0]
     assert (there.alive, there.stored_bytes, there.replica_count, there.leased) == (True, 1_500, 2, True)
 
 
 def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far() -> None:
-    stream = told().log_streams[0]
+    stream = document().log_streams[0]
     assert (stream.state, stream.waiting_for, stream.newest_llsn) == (
         "sealed",
         "waits for storage node 3",
@@ -131,20 +131,20 @@ def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far
 
 def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
     """R-SEQ-10: a log with one replica says that it has no redundancy."""
-    stream = told().log_streams[1]
+    stream = document().log_streams[1]
     assert stream.no_redundancy and stream.ordering == "sequenced"
     assert [(one.node, one.role, one.state) for one in stream.replicas] == [
         (1, "only", "serves"),
         (2, "away", "away"),
         (3, "away", "missing"),
     ]
-    assert not told().log_streams[0].no_redundancy
+    assert not document().log_streams[0].no_redundancy
 
 
 def test_readers_lag_behind_the_newest_entry_and_events_have_a_time() -> None:
-    [reader] = told().readers
+    [reader] = document().readers
     assert (reader.topic, reader.kind, reader.lag_entries, reader.age_s) == ("orders", "spark", 10, 6.0)
-    [event] = told().events
+    [event] = document().events
     assert (event.time, event.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
     assert (event.kind, event.node) == ("node_silent", THREE)
     assert event.message == "storage node 3 does not answer: no answer"
@@ -154,7 +154,7 @@ def test_a_topic_whose_end_is_not_known_says_so() -> None:
     without = status_document(replace(seen(), tails=()), None, NOW_US)
     assert [(topic.oldest, topic.newest) for topic in without.topics] == [(None, None), (None, None)]
     assert without.readers[0].lag_entries is None
-    assert [(topic.oldest, topic.newest) for topic in told().topics] == [(3, 100), (1, 20)]
+    assert [(topic.oldest, topic.newest) for topic in document().topics] == [(3, 100), (1, 20)]
 
 
 def test_appends_are_counted_where_every_entry_is_written_once() -> None:
@@ -178,8 +178,8 @@ def test_a_slow_disk_is_told_and_only_that_of_one_node() -> None:
     assert quick is not None
     quick = replace(quick, replicas=(replace(quick.replicas[0], traffic=Traffic(write_s=0.002)),))
     nodes = (replace(found.nodes[0], status=quick), replace(found.nodes[1], status=slow), found.nodes[2])
-    nodes_told = status_document(replace(found, nodes=nodes), None, NOW_US).nodes
-    assert [(one.slow, one.write_latency_ms) for one in nodes_told] == [
+    rows = status_document(replace(found, nodes=nodes), None, NOW_US).nodes
+    assert [(one.slow, one.write_latency_ms) for one in rows] == [
         (False, 2.0),
         (True, 80.0),
         (False, None),
@@ -214,11 +214,11 @@ def test_stopped_topics_evidence_foreign_data_and_repository_errors_are_shown() 
     assert not status_out.nodes[1].foreign_log_streams
     assert status_out.nodes[2].reason == "another cluster"
     assert status_out.repository_errors == ["no mirror any more"]
-    told_by = dict(_samples(changed))
-    assert told_by["varlog_topic_stopped", "orders"] == 1 and told_by["varlog_topic_stopped", "fast"] == 0
-    assert told_by["varlog_replica_evidence", "orders"] == 1
-    assert told_by["varlog_node_foreign_replicas", "1"] == 1
-    assert told_by["varlog_repository_errors", ""] == 1
+    samples = dict(_samples(changed))
+    assert samples["varlog_topic_stopped", "orders"] == 1 and samples["varlog_topic_stopped", "fast"] == 0
+    assert samples["varlog_replica_evidence", "orders"] == 1
+    assert samples["varlog_node_foreign_replicas", "1"] == 1
+    assert samples["varlog_repository_errors", ""] == 1
 
 
 def _samples(changed: ClusterStatus) -> Iterator[tuple[tuple[str, str], float]]:
