@@ -83,7 +83,7 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
             await page.wait_health("ok")
             await page.wait_recorded("Healed: everything runs again, after")
             await page.wait_count(".replica[data-state='running']", 6)
-            await page.wait("#events .lately li", text="it runs")
+            await page.wait("#events .lately li", text="running")
             await page.wait_true("document.querySelectorAll('.chart .band.bad').length > 0")
             await log.append(b"after")
             await page.wait("#entries tr:first-child", text="after")
