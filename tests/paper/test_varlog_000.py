@@ -181,7 +181,7 @@ def test_a_log_stream_on_two_volumes_ends_the_start() -> None:
         host, home = varlog.host("SN1"), "cid=1/snid=1/lsid=10"
         await host.stop()
         copy_folder(host.drive, Path("/volume1") / home, Path("/volume2") / home)
-        with pytest.raises(StartupError, match=f"10 is twice: in /volume1/{home} and in /volume2/{home}"):
+        with pytest.raises(StartupError, match=f"10 exists twice, in /volume1/{home} and in /volume2/{home}"):
             await varlog.boot("SN1")
         assert not host.up
 
@@ -213,7 +213,7 @@ def rename(host: Host) -> None:
 @pytest.mark.parametrize(
     ("settings", "prepare", "why"),
     [
-        ({"cluster_key": "another"}, lambda host: None, "was made with another cluster key"),
+        ({"cluster_key": "another"}, lambda host: None, "was created with another cluster key"),
         ({"node": 2}, rename, "belongs to node 1 of cluster 1, not to node 2"),
     ],
 )

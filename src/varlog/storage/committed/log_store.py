@@ -19,7 +19,6 @@ Only opening it again (`reopened`, `resume`), which reads the disk and rewrites 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import struct
@@ -37,7 +36,7 @@ from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import CorruptBatch, CorruptReplica, NotWritten, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, ProducerID, TopicID
 from varlog.model.invariant import invariant
-from varlog.model.limits import MIB, SEGMENT_BYTES
+from varlog.model.limits import SEGMENT_BYTES
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
@@ -52,7 +51,7 @@ from varlog.storage.committed.headers import (
     of_producers,
     stretches_back,
 )
-from varlog.storage.committed.recovery import ReplicaRecovery, survey
+from varlog.storage.committed.recovery import keep_evidence, settle_tail, survey
 from varlog.storage.committed.row_file import ROWS_NAME
 from varlog.storage.committed.segment import Segment, index_path
 from varlog.storage.committed.state_file import ReplicaStateFile, write_state
@@ -76,7 +75,6 @@ _log = get_logger("storage")
 
 # Closed segments that stay open for reading.
 _OPEN_SEGMENTS_MAX: Final = 16
-_REWRITE_BYTES: Final = 4 * MIB
 _ROWS_AT_ONCE: Final = 4096
 
 _PLACED = struct.Struct("<IIQ")  # epoch, count, first LLSN: bytes 8 to 23 of a batch
@@ -163,7 +161,7 @@ class LogStore:
         try:
             found = survey(disk, path)
         except CorruptReplica:
-            _keep_evidence(disk, path / ROWS_NAME)
+            keep_evidence(disk, path / ROWS_NAME)
             raise
         lost = found.rows_kept < len(found.rows)
         for note in found.notes:
@@ -182,7 +180,7 @@ class LogStore:
         if begun:
             segments += begun
         else:
-            _settle_tail(segments[-1], found)
+            settle_tail(segments[-1], found)
         commits = CommitStore(disk, path, found.state.topic, found.state.log_stream)
         disk_space.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
         opened = cls(disk, path, found.state, commits, tuple(segments), segment_bytes, disk_space)
@@ -788,34 +786,3 @@ def _remove_segment(disk: Disk, segment: Segment) -> None:
     sidecar = index_path(segment.path)
     if disk.exists(sidecar):
         disk.remove(sidecar)
-
-
-def _keep_evidence(disk: Disk, path: Path) -> None:
-    """The proof that a bad row was durable once may be in the page cache alone: without it that row would be cut as torn after
-    the next power loss."""
-    with contextlib.suppress(OSError):
-        if disk.exists(path):
-            file = disk.open(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
-
-
-def _settle_tail(segment: Segment, found: ReplicaRecovery) -> None:
-    """Make the newest segment on disk what was found: cut behind the last good batch, and truly durable.
-
-    What is not committed is written again. A process that was killed between write and sync, or whose sync failed, leaves bytes
-    that can be read back but may never have reached the disk; they must not be reported before a sync that counts (law 1).
-    """
-    file = segment.open().file
-    if found.segments[-1].file_bytes > segment.size:
-        file.truncate(segment.size)
-    begin = segment.size
-    if found.committed_end <= segment.first_llsn:
-        begin = 0
-    elif found.committed_end < segment.end_llsn:
-        begin, _ = segment.batch_at(found.committed_end)
-    for offset in range(begin, segment.size, _REWRITE_BYTES):
-        file.write_at([file.read_at(min(_REWRITE_BYTES, segment.size - offset), offset)], offset)
-    file.sync()

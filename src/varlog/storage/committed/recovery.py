@@ -1,19 +1,22 @@
-"""[A5] Opens a replica after a crash: reads everything, decides, changes nothing.
+"""[A5] Opening a replica after a crash: read everything, decide, then change.
 
-What a crash can leave is repaired: a torn tail is cut, a tail that a seal has cut already is cut again (law 6), segments that a
-trim was removing are removed (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash cannot explain is
-CorruptReplica: the error names the file, and not one byte of the replica is changed.
+`survey` changes nothing. What a crash can leave is repaired: a torn tail is cut, a tail that a seal has cut already is cut again
+(law 6), segments that a trim was removing are removed (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash
+cannot explain is CorruptReplica: the error names the file, and not one byte of the replica is changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from varlog.model.commit import CommitRow
 from varlog.model.errors import CorruptBatch, CorruptReplica
+from varlog.model.limits import MIB
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.committed.index import SparseIndex, decode_index
@@ -28,6 +31,9 @@ from varlog.storage.committed.row_file import (
 from varlog.storage.committed.scan import Fence, Scan, scan
 from varlog.storage.committed.segment import SEGMENT_SUFFIX, Segment, first_llsn_of, index_path, segment_path
 from varlog.storage.committed.state_file import ReplicaStateFile, read_state
+
+# Bytes that are written again at a time.
+_REWRITE_BYTES: Final = 4 * MIB
 
 
 @dataclass(slots=True)
@@ -279,3 +285,37 @@ def _check_rows(
 def _first_llsn(path: Path) -> LLSN:
     llsn = first_llsn_of(path.name)
     return llsn if llsn is not None else FIRST_LLSN
+
+
+# --- what opening writes -------------------------------------------------------------------------------------------------
+
+
+def keep_evidence(disk: Disk, path: Path) -> None:
+    """The proof that a bad row was durable once may be in the page cache alone: without it that row would be cut as torn after
+    the next power loss."""
+    with contextlib.suppress(OSError):
+        if disk.exists(path):
+            file = disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+
+def settle_tail(segment: Segment, found: ReplicaRecovery) -> None:
+    """Make the newest segment on disk what was found: cut behind the last good batch, and truly durable.
+
+    What is not committed is written again. A process that was killed between write and sync, or whose sync failed, leaves bytes
+    that can be read back but may never have reached the disk; they must not be reported before a sync that counts (law 1).
+    """
+    file = segment.open().file
+    if found.segments[-1].file_bytes > segment.size:
+        file.truncate(segment.size)
+    begin = segment.size
+    if found.committed_end <= segment.first_llsn:
+        begin = 0
+    elif found.committed_end < segment.end_llsn:
+        begin, _ = segment.batch_at(found.committed_end)
+    for offset in range(begin, segment.size, _REWRITE_BYTES):
+        file.write_at([file.read_at(min(_REWRITE_BYTES, segment.size - offset), offset)], offset)
+    file.sync()

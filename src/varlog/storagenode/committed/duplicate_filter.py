@@ -104,7 +104,7 @@ class DuplicateFilter:
     def _remember(self, key: BatchKey, floor: LLSN) -> None:
         if len(self.remembered) >= REMEMBERED_RETRIES_MAX:
             raise Unavailable(
-                f"{REMEMBERED_RETRIES_MAX} appends were repeated in this epoch: no more can be told apart"
+                f"{REMEMBERED_RETRIES_MAX} appends were repeated in this epoch: no more can be distinguished"
             )
         self.remembered[key] = floor
 

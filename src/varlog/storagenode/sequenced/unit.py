@@ -194,7 +194,7 @@ class LogUnit:
         return self._traffic.now() + within_s
 
     def fill(self, call: Call, request: FillUnit) -> None:
-        """R-SEQ-7: junk, which is the same bytes whoever writes it."""
+        """R-SEQ-7: junk, whose bytes do not depend on the writer."""
         self._admit_write(request.epoch)
         if request.llsn < FIRST_LLSN:
             raise InvalidRequest(f"LLSN {request.llsn} does not exist: they start at {FIRST_LLSN}")
@@ -275,7 +275,7 @@ class LogUnit:
         self._confirm_sync_soon()
 
     def _confirm_sync_soon(self) -> None:
-        """When writes pause, make the sync watermark durable: after a power loss it tells written pages from a torn tail."""
+        """When writes pause, make the sync watermark durable: after a power loss it separates pages from a torn tail."""
         if self._confirm_timer is None and not self._closed:
             self._confirm_timer = asyncio.get_running_loop().call_later(CONFIRM_SYNC_S, self._confirm_sync)
 
@@ -666,7 +666,7 @@ def _fail(write: UnitWrite, refusal: Exception) -> None:
 
 
 def _checked(batch: bytearray, epoch: Epoch) -> BatchHeader:
-    """The header of the one whole batch in `batch`, everything checked: what is stored must be readable for ever."""
+    """The header of the one whole batch in `batch`, everything checked: what is stored must be readable forever."""
     try:
         header = parse_header(batch)
         if header.size != len(batch):
@@ -683,5 +683,5 @@ def _checked(batch: bytearray, epoch: Epoch) -> BatchHeader:
         )
     # Junk that is not the one that every other filler writes would make two values of one position (law 8).
     if header.is_junk and batch != junk(header.first_llsn, header.count):
-        raise InvalidRequest("junk is the same bytes whoever makes it: fill the position instead")
+        raise InvalidRequest("the bytes of junk do not depend on the writer: fill the position instead")
     return header

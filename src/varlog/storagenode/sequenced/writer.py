@@ -26,9 +26,9 @@ from varlog.storagenode.sequenced.unit_machine import Pending
 
 @dataclass(slots=True, eq=False)
 class UnitWrite(Pending):
-    """A batch, and who waits for it to be durable: clients of `epoch`, or a sync. `since`: when a client's batch came; junk and
-    copies are not counted, and have none. `deadline`: when none of those that wait needs it any more; without end if one of them
-    named none."""
+    """A batch, and the clients of `epoch` or the sync that wait until it is durable. `since`: when a client's batch arrived; junk
+    and copies are not counted, and have none. `deadline`: when none of the waiting clients needs it any more; infinite if one of
+    them has none."""
 
     batch: Buffer
     epoch: Epoch
@@ -97,7 +97,7 @@ class UnitWriter:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Nothing is being written meanwhile: what was under way has been told, what comes waits."""
+        """Nothing is written meanwhile: the present group has been reported, new writes wait."""
         self._pauses += 1
         try:
             while self._busy is not None:
@@ -148,7 +148,7 @@ class UnitWriter:
         if (error := future.exception()) is not None:
             self._on_failed([*group, *self.drop(lambda _: True)], error)
             return
-        # Published before the next group starts: whoever asks meanwhile sees it as written, not as gone.
+        # Published before the next group starts: a request meanwhile sees it as written, not as gone.
         store.publish(future.result())
         now, began = self._traffic.now(), self._began
         self._traffic.wrote(now - began)
