@@ -1,17 +1,17 @@
-"""A shop that keeps what happened, and works out everything else from it: commands become events, events become views.
+"""An event-sourced shop: commands become events, events become views.
 
     python examples/event_sourced_shop.py      the story below, on a cluster of its own; needs `pip install 'varlog[spark]'`
 
-The story: goods are delivered, and three clerks sell them as fast as they can. Each decides by its own copy of the shop, and no
-piece is ever sold twice: who comes too late is refused. About half of the orders are paid, the others are cancelled. What happened
-is published as JSON; the publisher dies before it could note what it has published, and the next one publishes it again. Then two
-views are made of the events, and agree: one by a plain subscription, and one in Spark, which also answers what nobody had in mind
-when the events were written, and shows the shop as it was before.
+The story: goods are delivered, and three clerks sell them as fast as they can. Each uses its own copy of the shop, and no
+piece is ever sold twice: an order that comes too late is refused. About half of the orders are paid, the others are
+cancelled. The events are published as JSON; the publisher dies before it could record what it has published, and the next
+one publishes it again. Then two views are built from the events, and agree: one by a plain subscription, and one in Spark,
+which also answers a question that was unknown when the events were written, and shows a former state of the shop.
 
-How: a command is an entry of the topic `shop`. Where it is in the order it is decided, by every copy alike (`decide`), and what
-comes of it are events, with numbers 1, 2, 3 …, which wait in an outbox that is a part of the shop. Whoever publishes appends them
-to the topic `shop-events`, then has the shop forget them: in this order, so that none is lost. One that is there twice has a
-number that was there before, and whoever reads passes over it.
+How: a command is an entry of the topic `shop`. Every copy decides it alike at its position (`decide`). The resulting events,
+with numbers 1, 2, 3 …, wait in an outbox that is part of the shop. The publisher appends them to the topic `shop-events`,
+then has the shop forget them: in this order, so that none is lost. A duplicate has a number that occurred before, and readers
+skip it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ SCHEMA = "number bigint, what string, id bigint, article string, pieces int, cus
 
 
 class Refused(Exception):
-    """The shop does not do that; nothing has happened."""
+    """The shop refuses the command; nothing has happened."""
 
 
 class Shop:
-    """A machine for ReplicatedStateMachine. Its state is what the events say, and which of them nobody has published yet."""
+    """A machine for ReplicatedStateMachine. Its state follows from the events, and from which of them are not published yet."""
 
     def __init__(self) -> None:
         self.stock: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Shop:
         self.outbox: list[Fact] = []
 
     def apply(self, at: varlog.GLSN, command: bytes) -> Fact:
-        """What comes of a command: an event, or {"refused": why}. The same in every copy."""
+        """The result of a command: an event, or {"refused": why}. The same in every copy."""
         given = json.loads(command)
         if given["do"] == "forget":
             self.outbox = [event for event in self.outbox if event["number"] > given["until"]]
@@ -73,23 +73,23 @@ class Shop:
         return event
 
     def decide(self, at: int, do: str, **given: Any) -> Fact:
-        """A command to an event, or Refused. Changes nothing."""
+        """Turn a command into an event, or raise Refused. Changes nothing."""
         match do:
             case "deliver":
                 return {"what": "delivered", **given}
             case "order":
                 if (left := self.stock.get(given["article"], 0)) < given["pieces"]:
-                    raise Refused(f"{given['pieces']} of {given['article']} are not there, {left} are")
+                    raise Refused(f"{given['pieces']} of {given['article']} are not in stock, {left} are")
                 cents = given["pieces"] * PRICES[given["article"]]
                 return {"what": "ordered", "id": at, "cents": cents, **given}
             case "pay" | "cancel":
                 if (order := self.orders.get(given["id"])) is None:
                     raise Refused(f"order {given['id']} is not open")
                 return {**order, "what": "paid" if do == "pay" else "cancelled"}
-        raise Refused(f"nobody knows how to {do}")
+        raise Refused(f"unknown command {do}")
 
     def evolve(self, event: Fact) -> None:
-        """An event to the state: this alone changes it."""
+        """Apply an event to the state: nothing else changes it."""
         self.happened = event["number"]
         article = event["article"]
         self.stock.setdefault(article, 0)
@@ -113,7 +113,7 @@ class Shop:
 
 
 class Clerk:
-    """Somebody with a copy of the shop. What `do` returns has happened; a refusal is {"refused": why}."""
+    """A clerk with a copy of the shop. What `do` returns has happened; a refusal is {"refused": why}."""
 
     def __init__(self, shop: ReplicatedStateMachine[Shop]) -> None:
         self.shop = shop
@@ -123,8 +123,8 @@ class Clerk:
         return happened
 
     def sell(self, seed: int) -> int:
-        """Order one to three pieces of this and that, until nothing is there any more, and pay or cancel at once. Returns how
-        often it came too late."""
+        """Order one to three pieces of random articles, and pay or cancel each order immediately. Returns how many orders
+        came too late."""
         chance, too_late = random.Random(seed), 0
         for number in range(25):
             wish = {"article": chance.choice([*PRICES]), "pieces": chance.randint(1, 3)}
@@ -136,7 +136,7 @@ class Clerk:
         return too_late
 
     def publish(self, events: varlog.Log, *, dies: bool = False) -> int:
-        """What nobody has published yet, in one batch. Whoever dies before it is noted leaves it to be published again."""
+        """Publish the outbox in one batch. If the publisher dies before that is recorded, the events are published again."""
         waiting = self.shop.read(lambda shop: list(shop.outbox))
         if waiting:
             events.append_batch([json.dumps(event).encode() for event in waiting])
@@ -158,7 +158,7 @@ def clerk_of(address: str) -> Iterator[Clerk]:
 
 
 def facts(events: varlog.Log) -> Iterator[Fact]:
-    """What has happened up to now, each event once."""
+    """All events up to now, each once."""
     last = 0
     for entry in events.subscribe(1, end=events.tail() + 1):
         event = json.loads(entry.data)
@@ -192,12 +192,12 @@ def look_with_spark(spark: SparkSession, address: str, expected: Counter[str]) -
     assert {row[0]: row[1] for row in paid} == expected, "both views agree"
     print("Spark says the same", flush=True)
 
-    # A question that nobody had when the events were written: which share of the orders do people cancel?
+    # A question that was unknown when the events were written: which share of the orders is cancelled?
     asked = "article, round(count_if(what = 'cancelled') / count_if(what = 'ordered'), 2) AS cancelled"
     events.createOrReplaceTempView("events")
     spark.sql(f"SELECT {asked} FROM events GROUP BY article ORDER BY article").show()
 
-    # The shop as it was: events are never changed, so every state of before is still there.
+    # A former state of the shop: events never change, so every earlier state can be rebuilt.
     before = events_frame(spark, address, endingOffsets="4")
     stock = {fact.article: fact.pieces for fact in before.collect()}
     assert stock == dict.fromkeys(PRICES, PIECES), "the first three events are deliveries"
@@ -231,17 +231,19 @@ def sell(clerks: list[Clerk]) -> None:
     with ThreadPoolExecutor(len(clerks)) as pool:
         too_late = sum(pool.map(lambda work: work[1].sell(work[0]), enumerate(clerks, 1)))
     print(f"three clerks took orders, and were too late for {too_late}", flush=True)
-    # Each copy has applied everything that any of them was told: all are the same.
+    # Each copy has applied the commands of all of them: all are the same.
     for clerk in clerks:
         clerk.shop.catch_up()
     copies = {clerk.shop.read(lambda shop: shop.snapshot()) for clerk in clerks}
     assert len(copies) == 1, "the copies differ"
-    assert min(clerks[0].shop.read(lambda shop: list(shop.stock.values()))) >= 0, "sold what was not there"
+    assert min(clerks[0].shop.read(lambda shop: list(shop.stock.values()))) >= 0, "sold more than there was"
 
 
 def publish(clerks: list[Clerk], events: varlog.Log) -> None:
     published = clerks[0].publish(events, dies=True)
-    print(f"{published} events were published, and the publisher died before it could note it", flush=True)
+    print(
+        f"{published} events were published, and the publisher died before it could record that", flush=True
+    )
     again = clerks[1].publish(events)
     seen = [event["number"] for event in facts(events)]
     assert seen == list(range(1, published + 1)), "each once, in order"
@@ -250,7 +252,7 @@ def publish(clerks: list[Clerk], events: varlog.Log) -> None:
 
 @contextmanager
 def own_cluster(directory: str) -> Iterator[str]:
-    """Three storage nodes, a manager and a metadata repository on this machine, a process each."""
+    """Three storage nodes, a manager and a metadata repository on this machine, one process each."""
     port = next(port for port in range(7500 + os.getpid() % 50 * 20, 9900, 20) if free(port))
     command = [sys.executable, "-m", "varlog.cli", "up", "--no-proxy", "--port", str(port)]
     up = subprocess.Popen([*command, "--data", f"{directory}/data"], stdout=subprocess.PIPE, text=True)
@@ -265,7 +267,7 @@ def own_cluster(directory: str) -> Iterator[str]:
 
 
 def free(port: int) -> bool:
-    """Nobody listens at any of the ports that `varlog up --port` takes."""
+    """Whether no process listens on any of the ports that `varlog up --port` uses."""
     for own in (port, port + 1, *range(port + 10, port + 14)):
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", own)) == 0:

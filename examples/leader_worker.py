@@ -1,15 +1,18 @@
-"""A worker that runs on many machines and works on one: the leader does the jobs, the others stand by.
+"""A worker that runs on many machines and is active on one.
+
+The leader does the jobs, the others stand by.
 
     python examples/leader_worker.py                                            the story below, on a cluster of its own
-    python examples/leader_worker.py --cluster 127.0.0.1:7100 --name worker-1   one worker, on a cluster that is there
+    python examples/leader_worker.py --cluster 127.0.0.1:7100 --name worker-1   one worker, on an existing cluster
 
-The story: three workers start, one of them is elected and does job after job. It is stopped in its tracks (SIGSTOP), as by a long
-pause: another one takes over, and goes on with the next job. The first one wakes up, finds that it leads no more, and stands by.
-Then the leader is killed (kill -9), and the next one takes over. In the end every job was done once, in order.
+The story: three workers start, one of them is elected and does job after job. It is stopped in its tracks
+(SIGSTOP), as by a long pause: another one takes over, and continues with the next job. The first one wakes up, finds that it
+leads no more, and stands by. Then the leader is killed (kill -9), and the next one takes over. In the end every job was done
+once, in order.
 
-How: the term of a leader is a position in the log, larger than every term before. A new leader first writes its term into the topic
-of jobs. Whoever reads the topic refuses what comes after that with an older term: a leader that stood still and wakes up too
-late can do no harm, and the new one knows exactly which jobs are done.
+How: the term of a leader is a position in the log, larger than every term before. A new leader first writes its term into the
+topic of jobs. Every reader of the topic rejects what comes after that with an older term: a leader that was paused and wakes
+up too late can do no harm, and the new one knows exactly which jobs are done.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import varlog
 from varlog import aio
 from varlog.recipes import Election, FencedResource, Leader, Leadership, LockLost, StaleToken
 
-TTL_S = 2.0  # a leader that is not heard of for so long is replaced
+TTL_S = 2.0  # a leader without a heartbeat for this long is replaced
 JOB_S = 0.1
 
 
@@ -39,7 +42,7 @@ JOB_S = 0.1
 
 
 async def work(cluster: str, name: str) -> None:
-    """One worker: stands by until it is elected, then does the jobs until it is not leader any more, again and again."""
+    """One worker: stands by until it is elected, does the jobs until it is no longer the leader, and repeats."""
     async with (
         aio.connect(cluster, topic="elections", create=True) as elections,
         aio.connect(cluster, topic="jobs", create=True) as jobs,
@@ -47,9 +50,7 @@ async def work(cluster: str, name: str) -> None:
     ):
         while True:
             try:
-                async with (
-                    election.leading() as leadership
-                ):  # whatever runs in here is cancelled if it leads no more
+                async with election.leading() as leadership:  # the body is cancelled when it leads no more
                     print(f"{name} leads in term {leadership.term}", flush=True)
                     await lead(jobs, leadership, name)
             except LockLost:
@@ -57,11 +58,11 @@ async def work(cluster: str, name: str) -> None:
 
 
 async def lead(jobs: aio.Log, leadership: Leadership, name: str) -> None:
-    """From here on in the log nothing of an older term counts: so what is done up to here is all that is done."""
+    """From this position on nothing of an older term counts, so the jobs done up to here are all of them."""
     begun = await jobs.append(json.dumps({"term": leadership.term}).encode())
     done = await jobs_done(jobs, begun.glsn)
     number = len(done)
-    print(f"{name} goes on after job {number}", flush=True)
+    print(f"{name} continues after job {number}", flush=True)
     while True:
         number += 1
         await asyncio.sleep(JOB_S)  # the job itself
@@ -70,7 +71,7 @@ async def lead(jobs: aio.Log, leadership: Leadership, name: str) -> None:
 
 
 async def jobs_done(jobs: aio.Log, until: varlog.GLSN) -> list[dict[str, Any]]:
-    """The jobs in the topic, without those of leaders that led no more when they wrote them."""
+    """The jobs in the topic, without those of leaders that had lost the leadership when they wrote them."""
     fence, done = FencedResource("the topic of jobs"), []
     if until:
         async for entry in jobs.subscribe(1, until + 1):
@@ -106,7 +107,7 @@ async def hurt(workers: dict[str, subprocess.Popen[bytes]], address: str) -> Non
     async with (
         aio.connect(address, topic="elections", create=True) as elections,
         aio.connect(address, topic="jobs", create=True) as jobs,
-        Election.open(elections, name="worker") as election,  # only to look who leads
+        Election.open(elections, name="worker") as election,  # only to observe the leader
     ):
         first = await next_leader(election, term=0)
         await wait_jobs(jobs, first, 5)
@@ -139,11 +140,11 @@ async def next_leader(election: Election, term: int) -> Leader:
         async for leader in leaders:
             if leader is not None and leader.term > term:
                 return leader
-    raise AssertionError("it observes for ever")
+    raise AssertionError("observe() does not end")
 
 
 async def wait_jobs(jobs: aio.Log, leader: Leader, count: int) -> None:
-    """Until this leader has done so many."""
+    """Wait until this leader has done this many."""
     async for entry in jobs.subscribe(1):
         written = json.loads(entry.data)
         count -= written["term"] == leader.term and "job" in written
@@ -157,7 +158,7 @@ def start_worker(address: str, name: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def own_cluster(directory: str) -> Iterator[str]:
-    """Three storage nodes, a manager and a metadata repository on this machine, a process each."""
+    """Three storage nodes, a manager and a metadata repository on this machine, one process each."""
     port = next(port for port in range(7500 + os.getpid() % 50 * 20, 9900, 20) if free(port))
     command = [sys.executable, "-m", "varlog.cli", "up", "--no-proxy", "--port", str(port)]
     up = subprocess.Popen([*command, "--data", f"{directory}/data"], stdout=subprocess.PIPE, text=True)
@@ -172,7 +173,7 @@ def own_cluster(directory: str) -> Iterator[str]:
 
 
 def free(port: int) -> bool:
-    """Nobody listens at any of the ports that `varlog up --port` takes."""
+    """Whether no process listens on any of the ports that `varlog up --port` uses."""
     for own in (port, port + 1, *range(port + 10, port + 13)):
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", own)) == 0:
@@ -181,8 +182,8 @@ def free(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description="A worker that runs on many machines and works on one.")
-    options.add_argument("--cluster", help="the address of a cluster that is there, for one worker")
+    options = argparse.ArgumentParser(description="A worker that runs on many machines and is active on one.")
+    options.add_argument("--cluster", help="the address of an existing cluster, for one worker")
     options.add_argument("--name", default=f"worker-{os.getpid()}")
     given = options.parse_args()
     try:

@@ -1,15 +1,17 @@
-"""A bank whose books are a log: every branch has all accounts in memory, and no cent is lost, whoever dies.
+"""A bank whose books are a log.
+
+Every branch has all accounts in memory, and no cent is lost when one of them dies.
 
     python examples/replicated_bank.py                                             the story below, on a cluster of its own
-    python examples/replicated_bank.py --cluster 127.0.0.1:7100 --branch branch-1  one branch, on a cluster that is there
+    python examples/replicated_bank.py --cluster 127.0.0.1:7100 --branch branch-1  one branch, on an existing cluster
 
-The story: ten accounts have 100 each. Three branches, a process each, transfer money as fast as they can, each transfer in a
-serializable transaction. An auditor adds up all accounts, again and again: the sum never changes. One branch is killed (kill -9)
-in the middle of its work, and the sum is the same. The books are saved and the log is cut off behind; a new branch begins with what
-was saved, and has the same books. Last, two who share an account overdraw it at once: possible under snapshot isolation
-(write skew), impossible under serializable.
+The story: ten accounts have 100 each. Three branches, one process each, transfer money as fast as they can, each transfer
+in a serializable transaction. An auditor adds up all accounts repeatedly: the sum never changes. One branch is killed
+(kill -9) in the middle of its work, and the sum stays the same. The books are saved as a snapshot and the log is trimmed; a
+new branch starts from the snapshot, and has the same books. Last, two people with joint accounts overdraw them
+concurrently: possible under snapshot isolation (write skew), impossible under serializable.
 
-How: a transaction is one entry of the log. Where it is in the order of all entries it is committed, or not, by every branch alike.
+How: a transaction is one entry of the log. Every branch decides alike, at that position of the order, whether it commits.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ async def books_of(cluster: str) -> AsyncIterator[KeyValue]:
 
 
 class NotEnough(Exception):
-    """The account does not have so much."""
+    """The account does not have that much."""
 
 
 def transfer(bank: Transaction, payer: str, payee: str, amount: int, receipt: str) -> None:
-    """All of it, or nothing: two accounts and a receipt."""
+    """Two accounts and a receipt, all or nothing."""
     if balance(bank, payer) < amount:
         raise NotEnough(payer)
     bank.put(payer, b"%d" % (balance(bank, payer) - amount))
@@ -67,18 +69,18 @@ def balance(bank: Transaction, account: str) -> int:
 
 
 async def work(cluster: str, branch: str) -> None:
-    """Transfer between any two accounts, for ever."""
+    """Transfer between random accounts, forever."""
     async with books_of(cluster) as books:
         transactions, number = Transactions(books), 0
         while True:
             number += 1
             payer, payee = random.sample(ACCOUNTS, 2)
             amount, receipt = random.randrange(1, 50), f"receipt/{branch}/{number:06}"
-            deed = partial(transfer, payer=payer, payee=payee, amount=amount, receipt=receipt)
+            action = partial(transfer, payer=payer, payee=payee, amount=amount, receipt=receipt)
             try:
                 await transactions.run(
-                    deed, retries=1000
-                )  # again if another branch was faster with one of them
+                    action, retries=1000
+                )  # retried if another branch changed one of them first
             except NotEnough:
                 continue
 
@@ -118,7 +120,7 @@ async def with_branches(address: str, books: KeyValue) -> None:
 
 
 async def audited(books: KeyValue, working: set[str]) -> None:
-    """Watch the branches until each of them has made some transfers, and add up all accounts after each one that is seen."""
+    """Watch the branches until each of them has made some transfers, and add up all accounts after each observed one."""
     missing = {branch: TRANSFERS // len(working) for branch in working}
     async with aclosing(books.watch("receipt/")) as receipts:
         async for receipt in receipts:
@@ -132,13 +134,13 @@ async def audited(books: KeyValue, working: set[str]) -> None:
 
 
 async def total(books: KeyValue) -> int:
-    """Of one moment, while others transfer: a transaction that only reads never waits, and always commits."""
+    """The sum at one moment, while others transfer: a read-only transaction never waits, and always commits."""
     async with await Transactions(books).begin() as bank:
         return sum(int(value) for _, value in bank.range("account/"))
 
 
 async def new_branch(address: str, books: KeyValue) -> None:
-    """It need not read all that ever happened: the log is cut off behind what was saved."""
+    """It need not read the whole history: the log is trimmed up to the snapshot."""
     saved = await books.checkpoint(trim=True)
     async with books_of(address) as new:
         assert await new.range() == await books.range()
@@ -146,7 +148,7 @@ async def new_branch(address: str, books: KeyValue) -> None:
 
 
 async def overdraw(books: KeyValue) -> None:
-    """Ann and Bob share two accounts, which together must not fall below 0; each takes 80 from one of them, at once."""
+    """Ann and Bob share two accounts, whose sum must not fall below 0; each withdraws 80 from one of them, concurrently."""
     for isolation in ("snapshot", "serializable"):
         await books.write({"shared/ann": b"50", "shared/bob": b"50"})
         transactions = Transactions(books, isolation=isolation)
@@ -166,7 +168,7 @@ async def overdraw(books: KeyValue) -> None:
 
 @asynccontextmanager
 async def own_cluster(directory: Path) -> AsyncIterator[str]:
-    """Three storage nodes, a manager and a metadata repository on this machine, a process each."""
+    """Three storage nodes, a manager and a metadata repository on this machine, one process each."""
     port = next(port for port in range(7500 + os.getpid() % 50 * 20, 9900, 20) if free(port))
     up = python(
         "-m", "varlog.cli", "up", "--no-proxy", "--port", str(port), "--data", str(directory / "data")

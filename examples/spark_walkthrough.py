@@ -1,12 +1,12 @@
-"""A walk through varlog on Spark, cell by cell (`# %%`): run it as a script, or in an editor that knows cells.
+"""A walk through varlog on Spark, cell by cell (`# %%`).
 
-It starts a cluster of its own on this machine, in a directory of its own, and leaves nothing behind. It needs
-`pip install 'varlog[spark]'`.
+Run it as a script, or in an editor that supports cells. It starts a cluster of its own on this machine, in a directory of
+its own, and leaves nothing behind. It needs `pip install 'varlog[spark]'`.
 
     python examples/spark_walkthrough.py
 """
 
-# %% A cluster on this machine: a metadata repository, a manager and three storage nodes, a process each
+# %% A cluster on this machine: a metadata repository, a manager and three storage nodes, one process each
 import atexit
 import json
 import socket
@@ -20,7 +20,7 @@ import varlog.spark
 
 
 def free(port):
-    """Nobody listens at any of the ports that `varlog up --port` takes."""
+    """Whether no process listens on any of the ports that `varlog up --port` uses."""
     for own in (port, port + 1, *range(port + 10, port + 13)):
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", own)) == 0:
@@ -40,7 +40,7 @@ cluster = subprocess.Popen(
 
 
 def end():
-    """Stop the cluster, and remove what it kept: at the end, or whenever this script ends."""
+    """Stop the cluster and remove its data, however this script ends."""
     if cluster.poll() is None:
         cluster.terminate()
         cluster.communicate()
@@ -75,7 +75,7 @@ clicks = read("clicks")
 clicks.printSchema()
 clicks.groupBy("log_stream").count().orderBy("log_stream").show()
 
-# %% What is in the entries is Spark's to say
+# %% Spark parses the contents of the entries
 pages = clicks.selectExpr("from_json(cast(data AS string), 'user bigint, page string') AS click").select(
     "click.*"
 )
@@ -110,12 +110,12 @@ print("visits written:", written)
 again = run_stream()
 assert again == written == 5000, (again, written)
 
-# %% The log knows how far the stream is
+# %% The log knows the position of the stream
 with varlog.connect(address, topic="clicks") as log:
     for reader in log.readers():
         print("reader", reader.name, "has finished position", reader.position, "of", log.tail())
 
-# %% Jobs are functions: a snapshot of each user's newest visit, and the position it is good for
+# %% Jobs are functions: a snapshot of each user's newest visit, and the position it is valid for
 from varlog.spark.jobs.compact import compact
 from varlog.spark.snapshot import read_snapshot
 
@@ -126,7 +126,7 @@ spark.read.parquet(str(work / "snapshot")).selectExpr("key", "cast(value AS stri
     3, truncate=False
 )
 
-# %% The old part of the log to Parquet, then out of the log; both together are still one DataFrame
+# %% Archive the old part of the log to Parquet, then trim it; both together are still one DataFrame
 from varlog.spark.jobs.archive import archive
 
 done = archive(
@@ -137,15 +137,15 @@ live, whole = read("clicks").count(), read("clicks", archive=str(work / "archive
 print("in the log", live, "with its archive", whole)
 assert (live, whole) == (1000, 5000)
 
-# %% And the proof: every replica, every byte
+# %% The audit: every replica, every byte
 from varlog.spark.jobs.audit import audit
 
 report = audit(spark, address)
 for replica in report.replicas:
-    print(replica.topic, replica.log_stream, replica.node, replica.entries, replica.verdict)
+    print(replica.topic, replica.log_stream, replica.node, replica.entries, replica.result)
 assert report.clean, report.findings
 
-# %% The end: nothing is left
+# %% The end: nothing is left behind
 spark.stop()
 end()
 print("done")

@@ -50,7 +50,7 @@ def test_the_shop_sells_nothing_twice_and_its_views_agree(
     """R-USE-2: commands are decided by their order, events are published at least once and seen once, by Spark as well."""
     runpy.run_path(str(EXAMPLES / "event_sourced_shop.py"), run_name="__main__")
     told = capsys.readouterr().out
-    assert "refused: 21 of mug are not there, 20 are" in told
+    assert "refused: 21 of mug are not in stock, 20 are" in told
     twice = re.search(r"another one published (\d+): (\d+) entries, (\d+) events", told)
     assert twice is not None
     again, entries, events = map(int, twice.groups())
