@@ -52,7 +52,7 @@ def test_what_is_given_up_says_nothing_of_how_long_a_batch_takes() -> None:
     assert flight.wait_s() == pytest.approx(11 * 0.1)
 
 
-def test_a_batch_that_is_never_reported_counts_until_its_deadline_and_not_for_ever() -> None:
+def test_a_batch_that_is_never_reported_counts_until_its_deadline_and_not_forever() -> None:
     flight = TokensInFlight()
     give(flight, 1, 1)
     flight.written(GLSN(1), 1.0)

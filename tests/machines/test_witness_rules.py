@@ -98,7 +98,7 @@ def test_a_position_that_nobody_tells_is_said_to_be_missing(
     assert lost.glsn_begin in missing
 
 
-def test_what_somebody_has_heard_of_and_nobody_holds_is_missing() -> None:
+def test_what_is_known_to_exist_and_no_node_holds_is_missing() -> None:
     joined = join(GLSN(5), GLSN(7), {}, [])
     assert joined.missing == ((5, 8),) and not joined.is_whole
 

@@ -141,7 +141,7 @@ def test_a_leader_that_is_cut_off_from_the_store_is_silent_before_another_answer
     run_simulated(body())
 
 
-def test_what_a_lost_reign_had_under_way_is_not_answered_as_done_or_as_refused() -> None:
+def test_what_a_lost_term_had_in_progress_is_not_answered_as_done_or_as_refused() -> None:
     """Law 10: a change that was sent to the store may be there or not; one that still waited is not; both callers are told."""
 
     async def body() -> None:

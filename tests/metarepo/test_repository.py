@@ -643,7 +643,7 @@ def test_only_what_is_in_the_log_can_be_trimmed() -> None:
     run(body())
 
 
-def test_a_deleted_topic_is_gone_and_one_of_its_name_starts_anew() -> None:
+def test_a_deleted_topic_is_gone_and_one_of_its_name_starts_again() -> None:
     async def body() -> None:
         async with world(1) as w:
             await w.add_stream(1)

@@ -163,7 +163,7 @@ def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
     assert grown.llsn_from(LS, GLSN(11)) == 11
 
 
-def test_whoever_was_restored_and_not_compared_since_is_no_answer() -> None:
+def test_a_unit_restored_and_not_compared_since_is_no_answer() -> None:
     """A disk that went back in time lacks what was acknowledged, and looks sound."""
     restored = {A: Answer(LLSN(3), unverified=True)}
     kept = _next(_first(A, B, C), {LS: {**restored, **_answers(5, B, C)}}).chains[0]

@@ -99,7 +99,7 @@ def test_a_one_way_message_that_is_not_served_ends_the_connection() -> None:
     run(body())
 
 
-def test_closing_cancels_what_is_under_way_and_tells_its_callers() -> None:
+def test_closing_cancels_running_handlers_and_fails_their_calls() -> None:
     started: list[GetTail] = []
 
     async def tail(message: GetTail, payload: bytearray) -> GetTailReply:

@@ -92,7 +92,7 @@ def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> No
     run(body())
 
 
-def test_two_that_point_at_each_other_are_not_believed_for_ever() -> None:
+def test_two_that_point_at_each_other_are_not_believed_forever() -> None:
     async def body() -> None:
         found = await group(None, "a", "b")
         leader = LeaderClient(ConnectionPool(found.transport), "a,b")

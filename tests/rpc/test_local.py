@@ -129,7 +129,7 @@ def test_a_name_of_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch)
     run(body())
 
 
-def test_a_server_does_not_start_where_somebody_has_its_name() -> None:
+def test_a_server_does_not_start_where_another_has_its_name() -> None:
     """Else its clients would talk with him. The port is given back."""
 
     async def body() -> None:

@@ -333,7 +333,7 @@ def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(run_on: 
     run_on(body())
 
 
-def test_closing_does_not_wait_for_ever_for_a_peer_that_takes_nothing(
+def test_closing_does_not_wait_forever_for_a_peer_that_takes_nothing(
     run_on: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("varlog.rpc.tcp.CLOSE_FLUSH_S", 0.05)

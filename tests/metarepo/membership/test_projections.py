@@ -147,7 +147,7 @@ def test_a_projection_is_in_the_view_and_survives_a_restart() -> None:
     run(body())
 
 
-def test_whoever_follows_the_view_hears_of_a_new_projection_at_once() -> None:
+def test_a_new_projection_reaches_followers_of_the_view_immediately() -> None:
     async def body() -> None:
         async with sequenced() as found:
             revision = (await found.world.view()).revision
@@ -396,7 +396,7 @@ def test_of_two_who_wait_for_the_same_lease_the_first_is_taken() -> None:
     run(body())
 
 
-def test_who_waits_when_the_reign_ends_is_told() -> None:
+def test_waiting_requests_fail_when_the_term_ends() -> None:
     async def body() -> None:
         async with sequenced() as found:
             await found.lease(1, 100)
