@@ -329,8 +329,21 @@ def _declared_dependencies() -> tuple[set[str], set[str], set[str]]:
     )
 
 
+def orderings_stay_apart(module: Module) -> Iterator[str]:
+    """In the client the two orderings share leaves, and neither imports the other."""
+    others = {"committed": "sequenced", "sequenced": "committed"}
+    parts = module.path.relative_to(module.package).parts
+    if len(parts) < 3 or parts[0] != "client" or parts[1] not in others:
+        return
+    other = f"varlog.client.{others[parts[1]]}"
+    for imported in module.imports:
+        if imported.module == other or imported.module.startswith(f"{other}."):
+            yield f"{module.at(imported.line)}: {imported.module} is of the other ordering"
+
+
 RULES: list[Rule] = [
     layers_point_down,
+    orderings_stay_apart,
     engines_stay_outside,
     private_names_stay_home,
     doors_are_where_they_belong,
@@ -377,6 +390,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "cli/x.py", "import varlog.testing.sim"),
     (layers_point_down, "newcomer/x.py", ""),
     (layers_point_down, "aio.py", "from varlog.cli import y"),
+    (orderings_stay_apart, "client/sequenced/x.py", "from varlog.client.committed.reader import y"),
+    (orderings_stay_apart, "client/committed/x.py", "import varlog.client.sequenced.units"),
     (engines_stay_outside, "spark/x.py", "from varlog.metarepo.store.snapshot import read_metadata"),
     (engines_stay_outside, "spark/read/x.py", "def f():\n    from varlog.storage import volume"),
     (engines_stay_outside, "spark/x.py", "if TYPE_CHECKING:\n    import varlog.storagenode.node"),
@@ -406,6 +421,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "cli/x.py", "import varlog\nfrom varlog.client import y"),
     (layers_point_down, "__init__.py", "from varlog.aio import y"),
     (layers_point_down, "client/deep/x.py", "from ..y import z"),
+    (orderings_stay_apart, "client/sequenced/x.py", "from varlog.client.chunk import y"),
+    (orderings_stay_apart, "client/log.py", "from varlog.client.committed.topic import y"),
     (engines_stay_outside, "spark/x.py", "from varlog.embedded_reader import DirectoryReader"),
     (engines_stay_outside, "cli/x.py", "from varlog.storage.dump import x"),
     (private_names_stay_home, "storage/x.py", "from varlog.storage.y import _z"),

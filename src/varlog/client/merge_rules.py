@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
+
+# The chunk that is consumed, and the one that is fetched meanwhile.
+CHUNKS_PER_STREAM: Final = 2
 
 # `count` entries from this LLSN on are ordered from this GLSN on.
 Row = tuple[LLSN, GLSN, int]
@@ -146,3 +150,9 @@ class Merge:
             position = GLSN(position + stretch.length)
         self.next = position
         return taken
+
+
+def fetch_bytes(streams: int) -> int:
+    """How much one fetch of a subscription to `streams` streams asks for: all of them together stay below its limit."""
+    share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_PER_STREAM * max(1, streams))
+    return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))

@@ -13,12 +13,11 @@ from collections.abc import AsyncGenerator
 from varlog.client.chunk import Chunk
 from varlog.client.committed.fetcher import Fetcher
 from varlog.client.damage_reports import DamageReports
-from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
 from varlog.client.ordering import check_position
 from varlog.client.routing import ATTEMPT_S, Routing
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
-from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, FetchReply
 from varlog.runtime.logging import get_logger, logfmt
@@ -26,8 +25,6 @@ from varlog.runtime.tasks import Tasks
 
 # One fetch waits so long for something new. Then the next replica is asked: this one may be cut off from the repository.
 WAIT_S = 5.0
-# The chunk that is consumed, and the one that is fetched meanwhile.
-CHUNKS_A_STREAM = 2
 
 logger = get_logger("client")
 
@@ -126,13 +123,13 @@ class CommittedSubscription:
         log_stream = fetcher.log_stream
         room = self._room[log_stream]
         while not merge.done:
-            while merge.sources(log_stream) >= CHUNKS_A_STREAM:
+            while merge.sources(log_stream) >= CHUNKS_PER_STREAM:
                 room.clear()
                 await room.wait()
             llsn, glsn = merge.cursor(log_stream)
             try:
                 await fetcher.fetch(
-                    Fetch(log_stream, llsn, glsn, self._fetch_bytes(), WAIT_S),
+                    Fetch(log_stream, llsn, glsn, fetch_bytes(len(self._room)), WAIT_S),
                     lambda fetched, chunk: self._accept(merge, log_stream, fetched, chunk),
                 )
             except Trimmed:
@@ -142,7 +139,7 @@ class CommittedSubscription:
     def _accept(
         self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None
     ) -> None:
-        """Give the merge what came."""
+        """Pass what came to the merge."""
         if chunk is not None:
             try:
                 merge.offer(log_stream, fetched.rows, chunk)
@@ -156,16 +153,12 @@ class CommittedSubscription:
         merge.trimmed_up_to(fetched.low_watermark)
         self._news.set()
 
-    def _fetch_bytes(self) -> int:
-        share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_A_STREAM * max(1, len(self._room)))
-        return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))
-
     async def _learn_trim(self, merge: Merge) -> None:
         """A stream's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
         try:
             tail = await self._routing.tail(ATTEMPT_S)
         except Unavailable:
-            return  # the pump asks again, and comes here again
+            return  # the fetching task asks again, and comes here again
         merge.trimmed_up_to(tail.trimmed)
         self._news.set()
 

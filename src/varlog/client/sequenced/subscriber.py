@@ -13,7 +13,7 @@ from typing import Final
 
 from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
-from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
 from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
@@ -22,15 +22,12 @@ from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
-from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # One fetch waits so long for something new.
 WAIT_S: Final = 5.0
-# The chunk that is consumed, and the one that is fetched meanwhile.
-CHUNKS_A_STREAM: Final = 2
 # How often a subscription with an end asks the sequencer whether the position it waits for was assigned.
 ASK_S: Final = 1.0
 # One try to repair a hole, with a reconfiguration if necessary.
@@ -195,13 +192,13 @@ class SequencedSubscription:
         log_stream = fetcher.log_stream
         room = self._room[log_stream]
         while not merge.done:
-            while merge.sources(log_stream) >= CHUNKS_A_STREAM:
+            while merge.sources(log_stream) >= CHUNKS_PER_STREAM:
                 room.clear()
                 await room.wait()
             backoff = Backoff(self._routing.environment, 2 * WAIT_S)
             try:
                 llsn, glsn = await self._cursor(merge, log_stream, backoff)
-                caught = await fetcher.fetch(llsn, self._fetch_bytes(), WAIT_S, backoff)
+                caught = await fetcher.fetch(llsn, fetch_bytes(len(self._room)), WAIT_S, backoff)
                 if caught is not None and glsn and caught.projection.llsn_from(log_stream, glsn) != llsn:
                     continue  # in the newer projection the first entry that is wanted is another one
                 if caught is not None:
@@ -245,16 +242,12 @@ class SequencedSubscription:
             self._given = max(self._given, GLSN(glsn + 1))
         self._news.set()
 
-    def _fetch_bytes(self) -> int:
-        share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_A_STREAM * max(1, len(self._room)))
-        return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))
-
     async def _learn_trim(self, merge: Merge) -> None:
         """A stripe's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
         try:
             tail = await self._routing.tail(TRY_S)
         except Unavailable:
-            return  # the pump asks again, and comes here again
+            return  # the fetching task asks again, and comes here again
         merge.trimmed_up_to(tail.trimmed)
         self._news.set()
 
