@@ -239,7 +239,7 @@ def stream_after_polls(
     """The stream with its primary on node 1 after a move, if the manager polls every half second; None without one."""
     now = begin
     while now < end:
-        slow.look({NodeID(node): write_s for node, write_s in seconds.items()}, now)
+        slow.update({NodeID(node): write_s for node, write_s in seconds.items()}, now)
         if slow.primary_for(stream_of_three(), now) is not None:
             return stream_of_three(int(slow.primary_for(stream_of_three(), now) or 0))
         now += 0.5
@@ -259,9 +259,9 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
     assert moved.primary == 2
     # And not again for a while, whichever disk is slow now.
     for half in range(80, 280):
-        slow.look({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, half / 2)
+        slow.update({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, half / 2)
         assert slow.primary_for(moved, half / 2) is None
-    slow.look({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, 150.0)
+    slow.update({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, 150.0)
     assert slow.primary_for(moved, 150.0) == 1
 
 

@@ -62,7 +62,7 @@ def _case(
     *,
     units: dict[NodeID, UnitStatus] | None = None,
     alive: tuple[NodeID, ...] = NODES,
-    around: TopicRepairInputs = ALONE,
+    inputs: TopicRepairInputs = ALONE,
 ) -> TopicCondition:
     """A topic with one stream, in epoch 3; every member has a unit unless `units` says otherwise."""
     chain = Chain(LS, nodes, away)
@@ -71,7 +71,7 @@ def _case(
     )
     found = {node: _unit(node) for node in chain.members if node in alive} if units is None else units
     stream = LogStream(LS, TOPIC.topic, chain.members, epoch=Epoch(3))
-    return TopicCondition(TOPIC, projection, (stream,), alive, {LS: found}, around)
+    return TopicCondition(TOPIC, projection, (stream,), alive, {LS: found}, inputs)
 
 
 def _kind(step: Step) -> EventKind | None:
@@ -96,8 +96,8 @@ def test_a_topic_begins_when_its_streams_and_a_sequencer_are_there() -> None:
     """R-SEQ-12."""
     case = but(_case((A, B)), projection=None)
     assert plan(case).change == BeginTopic({LS: (A, B)})
-    assert plan(but(case, around=but(ALONE, making=True))).change is None
-    waiting = plan(but(case, around=but(ALONE, sequencers=())))
+    assert plan(but(case, inputs=but(ALONE, making=True))).change is None
+    waiting = plan(but(case, inputs=but(ALONE, sequencers=())))
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.NO_SEQUENCER
 
 
@@ -110,8 +110,8 @@ def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> N
     full = changed(_unit(B), full=True, trouble="no room")
     assert _wish(plan(_case((A, B), units={A: _unit(A), B: full}))) == ({LS: (B,)}, {}, {})
     unleased = but(ALONE, unleased_s={A: UNLEASED_S})
-    assert _wish(plan(_case((A, B), around=unleased))) == ({LS: (A,)}, {}, {})
-    assert plan(_case((A, B), around=but(ALONE, unleased_s={A: UNLEASED_S / 2}))).change is None
+    assert _wish(plan(_case((A, B), inputs=unleased))) == ({LS: (A,)}, {}, {})
+    assert plan(_case((A, B), inputs=but(ALONE, unleased_s={A: UNLEASED_S / 2}))).change is None
 
 
 def test_a_member_that_was_restored_is_compared_with_one_that_was_not() -> None:
@@ -131,8 +131,8 @@ def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compa
 
     def silent(since_s: float, *gone: NodeID) -> Plan:
         units = {node: unit for node, unit in restored.items() if node not in gone}
-        around = but(ALONE, unheard_s={(LS, node): since_s for node in gone})
-        return plan(_case((A, B, C), units=units, alive=tuple(units), around=around))
+        inputs = but(ALONE, unheard_s={(LS, node): since_s for node in gone})
+        return plan(_case((A, B, C), units=units, alive=tuple(units), inputs=inputs))
 
     waiting = silent(UNHEARD_S / 2, C)
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.VERIFYING
@@ -150,9 +150,9 @@ def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> N
     blank = changed(_unit(C, epoch=0, newest=0), unverified=True)
     case = _case((A, B, C), units={**restored, C: blank})
     assert list(_unheard(case)) == [(LS, C)]
-    waiting = plan(but(case, around=but(ALONE, unheard_s={(LS, C): UNHEARD_S / 2})))
+    waiting = plan(but(case, inputs=but(ALONE, unheard_s={(LS, C): UNHEARD_S / 2})))
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.VERIFYING
-    believed = plan(but(case, around=but(ALONE, unheard_s={(LS, C): UNHEARD_S}))).change
+    believed = plan(but(case, inputs=but(ALONE, unheard_s={(LS, C): UNHEARD_S}))).change
     assert isinstance(believed, Reconfigure) and believed.wish.lost == {LS: (C,)}
 
 
@@ -171,7 +171,7 @@ def test_no_member_is_compared_with_one_that_was_never_sealed() -> None:
     """An empty unit proves nothing: a drive that lost acknowledged entries would count as whole."""
     restored = changed(_unit(A), unverified=True)
     case = _case((A, B), units={A: restored, B: _unit(B, epoch=0, newest=0)})
-    waiting = plan(but(case, around=but(ALONE, unheard_s={(LS, B): UNHEARD_S})))
+    waiting = plan(but(case, inputs=but(ALONE, unheard_s={(LS, B): UNHEARD_S})))
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.VERIFYING
 
 
@@ -185,9 +185,9 @@ def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -
 
 def test_a_node_without_a_lease_whose_unit_is_damaged_is_mended() -> None:
     """It has no sound unit, so it asks for no lease: waiting for one would last forever."""
-    around = but(ALONE, unleased_s={B: 0.5}, stuck=((LS, B),))
+    inputs = but(ALONE, unleased_s={B: 0.5}, stuck=((LS, B),))
     damaged = changed(_unit(B, epoch=0), trouble="a file is damaged")
-    step = plan(_case((A,), (B,), units={A: _unit(A), B: damaged}, around=around)).steps[LS]
+    step = plan(_case((A,), (B,), units={A: _unit(A), B: damaged}, inputs=inputs)).steps[LS]
     assert isinstance(step, RebuildReplica) and step.node == B
 
 
@@ -202,29 +202,29 @@ def test_nothing_is_sealed_while_nobody_could_answer_for_a_stream() -> None:
 
 
 def test_another_sequencer_is_taken_only_if_there_is_one() -> None:
-    assert _wish(plan(_case((A,), around=but(ALONE, sequencers=(OTHER,))))) == ({}, {}, {})
-    assert plan(_case((A,), around=but(ALONE, sequencers=()))).change is None
+    assert _wish(plan(_case((A,), inputs=but(ALONE, sequencers=(OTHER,))))) == ({}, {}, {})
+    assert plan(_case((A,), inputs=but(ALONE, sequencers=()))).change is None
 
 
 def test_an_epoch_that_somebody_began_is_ended_after_a_while() -> None:
     ahead = {A: _unit(A, epoch=4), B: _unit(B)}
     assert plan(_case((A, B), units=ahead)).change is None
-    assert _wish(plan(_case((A, B), units=ahead, around=but(ALONE, ahead_s=AHEAD_S)))) == ({}, {}, {})
+    assert _wish(plan(_case((A, B), units=ahead, inputs=but(ALONE, ahead_s=AHEAD_S)))) == ({}, {}, {})
 
 
 def test_an_epoch_that_only_a_newcomer_knows_is_ended_too() -> None:
     """A manager that died may have sealed no member yet. The newcomer waited for that epoch for ever."""
     moving = but(ALONE, moves={LS: Move(A, D)}, ahead_s=AHEAD_S)
     ahead = {A: _unit(A), B: _unit(B), D: _unit(D, epoch=4)}
-    assert _wish(plan(_case((A, B), units=ahead, around=moving))) == ({}, {}, {})
+    assert _wish(plan(_case((A, B), units=ahead, inputs=moving))) == ({}, {}, {})
 
 
 def test_who_is_away_is_made_rebuilt_filled_and_joined_in_turn() -> None:
     """R-SEQ-14."""
 
-    def step(unit: UnitStatus | None, around: TopicRepairInputs = ALONE) -> Plan:
+    def step(unit: UnitStatus | None, inputs: TopicRepairInputs = ALONE) -> Plan:
         units = {B: _unit(B), C: _unit(C)} | ({A: unit} if unit is not None else {})
-        return plan(_case((B, C), (A,), units=units, around=around))
+        return plan(_case((B, C), (A,), units=units, inputs=inputs))
 
     assert step(None).steps[LS] == CreateReplica(A)
     assert step(_unit(A)).steps[LS] == SyncReplica(A, C, Epoch(3))
@@ -246,7 +246,7 @@ def test_a_disk_that_failed_for_a_moment_is_tried_before_the_unit_is_emptied() -
     units = {A: poor, B: _unit(B)}
     assert plan(_case((B,), (A,), units=units)).steps[LS] == SyncReplica(A, B, Epoch(3))
     stuck = but(ALONE, stuck=((LS, A),))
-    assert isinstance(plan(_case((B,), (A,), units=units, around=stuck)).steps[LS], RebuildReplica)
+    assert isinstance(plan(_case((B,), (A,), units=units, inputs=stuck)).steps[LS], RebuildReplica)
 
 
 def test_a_unit_is_not_emptied_while_no_node_of_the_chain_is_sound() -> None:
@@ -258,27 +258,27 @@ def test_a_unit_is_not_emptied_while_no_node_of_the_chain_is_sound() -> None:
 
 def test_one_that_stays_away_is_replaced_by_one_that_is_filled_first() -> None:
     """R-REG-6."""
-    around = but(ALONE, away_s={A: 31.0}, spares=(D, E))
+    inputs = but(ALONE, away_s={A: 31.0}, spares=(D, E))
     members = {B: _unit(B), C: _unit(C)}
     alive = (B, C, D, E)
-    early = plan(_case((B, C), (A,), units=members, alive=alive, around=but(around, away_s={A: 29.0})))
+    early = plan(_case((B, C), (A,), units=members, alive=alive, inputs=but(inputs, away_s={A: 29.0})))
     assert isinstance(early.steps[LS], NoStep) and not early.wanted
-    made = plan(_case((B, C), (A,), units=members, alive=alive, around=around))
+    made = plan(_case((B, C), (A,), units=members, alive=alive, inputs=inputs))
     assert made.steps[LS] == CreateReplica(D) and made.wanted == {(LS, D)}
-    begun = plan(_case((B, C), (A,), units=members | {E: _unit(E, 0, 0)}, alive=alive, around=around))
+    begun = plan(_case((B, C), (A,), units=members | {E: _unit(E, 0, 0)}, alive=alive, inputs=inputs))
     assert begun.steps[LS] == SyncReplica(E, C, Epoch(3)) and begun.wanted == {(LS, E)}
     filled = changed(_unit(D, 0), sync=_sync(SyncState.COMPLETE, C))
-    done = plan(_case((B, C), (A,), units=members | {D: filled}, alive=alive, around=around))
+    done = plan(_case((B, C), (A,), units=members | {D: filled}, alive=alive, inputs=inputs))
     assert _wish(done) == ({}, {LS: (D,)}, {LS: (A,)})
 
 
 def test_an_operators_move_is_carried_out_and_ends_when_the_new_one_is_a_member() -> None:
-    around = but(ALONE, moves={LS: Move(A, D)})
+    inputs = but(ALONE, moves={LS: Move(A, D)})
     members = {A: _unit(A), B: _unit(B)}
-    assert plan(_case((A, B), units=members, around=around)).steps[LS] == CreateReplica(D)
+    assert plan(_case((A, B), units=members, inputs=inputs)).steps[LS] == CreateReplica(D)
     filled = members | {D: changed(_unit(D), sync=_sync(SyncState.COMPLETE, B))}
-    assert _wish(plan(_case((A, B), units=filled, around=around))) == ({}, {LS: (D,)}, {LS: (A,)})
-    assert plan(_case((A, B, D), around=around)).change is None
+    assert _wish(plan(_case((A, B), units=filled, inputs=inputs))) == ({}, {LS: (D,)}, {LS: (A,)})
+    assert plan(_case((A, B, D), inputs=inputs)).change is None
 
 
 def test_whoever_takes_the_place_of_a_storage_node_does_so_in_all_streams_of_its_group() -> None:
@@ -297,7 +297,7 @@ def test_whoever_takes_the_place_of_a_storage_node_does_so_in_all_streams_of_its
         projection=projection,
         streams=(*one.streams, LogStream(second, TOPIC.topic, (C, B, A))),
         units={**one.units, second: begun},
-        around=but(ALONE, away_s={A: 31.0}, spares=(D, E)),
+        inputs=but(ALONE, away_s={A: 31.0}, spares=(D, E)),
     )
     assert plan(case).wanted == {(LS, D), (second, E)}
     grouped = but(case, topic=changed(TOPIC, grouping=Grouping.NODE))
@@ -330,10 +330,10 @@ class World:
             for stream in streams
         }
         spares = tuple(node for node in self.spares if node in self.alive)
-        around = TopicRepairInputs(
+        inputs = TopicRepairInputs(
             sequencers=(SEQUENCER,), spares=spares, away_s=dict.fromkeys(self.lost, 99.0), ahead_s=AHEAD_S
         )
-        return TopicCondition(TOPIC, self.projection, streams, frozenset(self.alive), units, around)
+        return TopicCondition(TOPIC, self.projection, streams, frozenset(self.alive), units, inputs)
 
     def take(self, decided: Plan) -> None:
         for log_stream, step in decided.steps.items():

@@ -47,7 +47,7 @@ class Gate:
         self.waiting, self.opened = asyncio.Event(), asyncio.Event()
         self.callers: list[int] = []  # the time that each names
         self.checked: list[str] = []
-        look, make, check = ClusterWatcher.look, Caller.__init__, Caller.check
+        look, make, check = ClusterWatcher.snapshot, Caller.__init__, Caller.check
 
         async def late(watcher: ClusterWatcher) -> Snapshot:
             self.waiting.set()
@@ -66,7 +66,7 @@ class Gate:
                 raise
             self.checked.append("it begins")
 
-        monkeypatch.setattr(ClusterWatcher, "look", late)
+        monkeypatch.setattr(ClusterWatcher, "snapshot", late)
         monkeypatch.setattr(Caller, "__init__", made)
         monkeypatch.setattr(Caller, "check", noted)
 
@@ -93,9 +93,7 @@ def test_a_request_that_waits_is_not_begun_after_its_connection_ended(
             gate.opened.set()
             await cluster.wait(lambda: bool(gate.checked))
             await cluster.ask(messages.GetClusterStatus())
-            assert gate.checked == [
-                "it was not begun: its caller's connection had ended before its turn came"
-            ]
+            assert gate.checked == ["it was not started: its caller's connection closed while it waited"]
             assert not CHANGES & set(cluster.repository.asked)
 
     asyncio.run(story())
@@ -123,7 +121,7 @@ def test_a_request_in_line_behind_another_one_is_not_begun_after_its_deadline(
             await cluster.wait(lambda: asyncio.get_running_loop().time() > begun + 0.001)
             gate.opened.set()
             await first
-            with pytest.raises(PreconditionFailed, match="its caller's time was over"):
+            with pytest.raises(PreconditionFailed, match="its caller's deadline passed"):
                 await late
             assert len(cluster.repository.view.streams) == 2
             connection.close()
@@ -137,7 +135,7 @@ def test_a_caller_that_names_no_time_is_waited_on_for_as_long_as_it_is_connected
         hasty.check()
         await asyncio.sleep(0.2)
         patient.check()
-        with pytest.raises(PreconditionFailed, match="time was over"):
+        with pytest.raises(PreconditionFailed, match="deadline passed"):
             hasty.check()
 
     run_in_virtual_time(story())

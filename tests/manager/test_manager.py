@@ -91,14 +91,14 @@ def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytes
 
     async def story(cluster: FakeCluster) -> None:
         rounds: list[int] = []
-        look = ClusterWatcher.look
+        look = ClusterWatcher.snapshot
 
         async def counted(watcher: ClusterWatcher) -> Snapshot:
             snapshot = await look(watcher)
             rounds.append(len(snapshot.nodes))
             return snapshot
 
-        monkeypatch.setattr(ClusterWatcher, "look", counted)
+        monkeypatch.setattr(ClusterWatcher, "snapshot", counted)
         await cluster.nodes[3].stop()
         making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
         await cluster.wait(lambda: 2 in rounds or making.done())
@@ -175,7 +175,7 @@ def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
         # What an earlier call left half made is finished.
         await cluster.ask(messages.CreateTopic("orders", streams=2))
         assert [stream.log_stream for stream in cluster.repository.view.streams] == [1, 2]
-        with pytest.raises(PreconditionFailed, match="there already, with 2 log streams"):
+        with pytest.raises(PreconditionFailed, match="already exists, with 2 log streams"):
             await cluster.ask(messages.CreateTopic("orders", streams=1))
 
     run(story)
@@ -312,7 +312,7 @@ def test_a_node_that_holds_replicas_cannot_be_removed_and_an_idle_one_can() -> N
         await cluster.ask(messages.CreateTopic("orders", replicas=3))
         idle = next(node for node in cluster.nodes.values() if not node.replicas)
         busy = next(node for node in cluster.nodes.values() if node.replicas)
-        with pytest.raises(PreconditionFailed, match="holds replicas"):
+        with pytest.raises(PreconditionFailed, match="has replicas"):
             await cluster.ask(messages.RemoveNode(busy.node))
         await cluster.ask(messages.RemoveNode(idle.node))
         assert cluster.repository.view.node(idle.node) is None

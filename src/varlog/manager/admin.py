@@ -1,4 +1,4 @@
-"""AdminService, ReplicaAdmin: what operators and clients request of the manager"""
+"""AdminService and ReplicaAdmin: requests of operators and clients to the manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from varlog.manager.committed.inputs import ALONE, StreamCondition
 from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import CALL_TIMEOUT_S, Peers
-from varlog.manager.registrar import LOOK_LASTS_S, Registrar, StreamMaker
+from varlog.manager.registrar import SNAPSHOT_LASTS_S, Registrar, StreamMaker
 from varlog.manager.repair_loop import ClusterWatcher, RepairLoop
 from varlog.manager.repair_steps import Move, NoStep, RepairReplica
 from varlog.manager.snapshot import Snapshot
@@ -35,8 +35,8 @@ STREAMS_PER_CALL_MAX = 1_000
 
 
 class AdminService:
-    """Answers when what was asked for is there, or with an error that says what it waits for. What becomes of replicas is asked of
-    ReplicaAdmin, how everything is of StatusService."""
+    """Replies once the request is carried out, or with an error that says what it waits for. Single replicas: see ReplicaAdmin;
+    status: see StatusService."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, registrar: Registrar, repair: RepairLoop) -> None:
         self._config = config
@@ -45,9 +45,9 @@ class AdminService:
         self._repair = repair
         self._watcher = ClusterWatcher(peers, repair)
         self._maker = StreamMaker(config, peers, registrar, repair, self._watcher)
-        # Two callers that make the same topic, or place streams by the same view, take turns.
+        # Held while a topic is created or streams are placed by a view.
         self._making = asyncio.Lock()
-        # How many callers make a topic of this name now, and how many topics were deleted.
+        # How many callers create a topic of this name now, and how many topics were deleted.
         self._names: Counter[str] = Counter()
         self._deletions = 0
 
@@ -63,21 +63,21 @@ class AdminService:
     # --- topics and streams -----------------------------------------------------------------------------------
 
     async def _create_topic(self, request: messages.CreateTopic, caller: Caller) -> Message:
-        """Again is harmless: it finishes what an earlier call left half made."""
+        """A repeated call is harmless: it completes what an earlier one left unfinished."""
         _check_name(request.name)
         wanted = request.streams or self._config.streams
         if not 1 <= wanted <= STREAMS_PER_CALL_MAX:
             raise InvalidRequest(
-                f"a topic is made with 1 to {STREAMS_PER_CALL_MAX} log streams, not {wanted}"
+                f"a topic is created with 1 to {STREAMS_PER_CALL_MAX} log streams, not {wanted}"
             )
         async with self._seen(request.name) as snapshot:
             topic = snapshot.view.topic_named(request.name)
             present = snapshot.view.streams_of(topic.topic) if topic else ()
             if request.streams and len(present) > request.streams:
                 raise PreconditionFailed(
-                    f"topic {request.name!r} is there already, with {len(present)} log streams"
+                    f"topic {request.name!r} already exists, with {len(present)} log streams"
                 )
-            if not present:  # refuse before a topic is made that can have no stream
+            if not present:  # refuse before creating a topic that can have no stream
                 snapshot, _ = await self._maker.place(
                     request.replicas,
                     sequenced=request.ordering is Ordering.SEQUENCED,
@@ -94,22 +94,22 @@ class AdminService:
             if request.streams or not present:
                 with self._repair.making(topic.topic):
                     streams = await self._make_streams(topic, wanted, request.replicas, snapshot)
-        await self._watcher.wait_running(f"topic {request.name!r} is made", streams)
+        await self._watcher.wait_running(f"topic {request.name!r} is created", streams)
         return messages.TopicReply(topic)
 
     @asynccontextmanager
     async def _seen(self, name: str) -> AsyncIterator[Snapshot]:
-        """The caller's turn, with a look at the cluster. Those who make different topics at the same time share one look, taken
-        before their turns: with a thousand streams a look takes longer than making another."""
+        """The lock, with a snapshot of the cluster. Callers that create different topics concurrently share one snapshot, taken
+        before they get the lock: with a thousand streams a snapshot takes longer than creating another stream."""
         loop = asyncio.get_running_loop()
         contended, deletions = name in self._names, self._deletions
         self._names[name] += 1
         try:
-            snapshot, seen_at = await self._watcher.look(), loop.time()
+            snapshot, seen_at = await self._watcher.snapshot(), loop.time()
             async with self._making:
-                late = loop.time() > seen_at + LOOK_LASTS_S
-                if contended or late or deletions != self._deletions:  # what was seen may be over
-                    snapshot = await self._watcher.look()
+                late = loop.time() > seen_at + SNAPSHOT_LASTS_S
+                if contended or late or deletions != self._deletions:  # the snapshot may be outdated
+                    snapshot = await self._watcher.snapshot()
                 yield snapshot
         finally:
             self._names[name] -= 1
@@ -119,16 +119,16 @@ class AdminService:
     async def _make_streams(
         self, topic: Topic, wanted: int, replicas: int, snapshot: Snapshot
     ) -> list[LogStreamID]:
-        """Streams until there are as many as wanted. Another manager may make the same topic: the repository refuses what would be
-        too many, and what it has counts. One look is enough for all: a look at a thousand streams takes longer than making one.
-        Only a chain is placed by the chains that are there, so it looks again."""
+        """Create streams until there are as many as wanted. Another manager may create the same topic: the repository refuses
+        surplus streams, and its count decides. One snapshot serves for all, because with a thousand streams it takes longer than
+        creating one. Only a chain is placed by the existing chains, and needs a new snapshot."""
         present = [stream.log_stream for stream in snapshot.view.streams_of(topic.topic)]
         while len(present) < wanted:
             seen = None if topic.sequenced else snapshot
             try:
                 present.append(await self._maker.make(topic, replicas, streams_max=wanted, seen=seen))
             except PreconditionFailed:
-                snapshot = await self._watcher.look()
+                snapshot = await self._watcher.snapshot()
                 present = [stream.log_stream for stream in snapshot.view.streams_of(topic.topic)]
                 if len(present) < wanted:
                     raise
@@ -138,20 +138,19 @@ class AdminService:
         async with self._making:
             topic = await self._topic(request.topic)
             made = await self._maker.make(topic, request.replicas, before=caller.check)
-        snapshot = await self._watcher.wait_running(f"log stream {made} is made", [made])
+        snapshot = await self._watcher.wait_running(f"log stream {made} is created", [made])
         return messages.StreamReply(snapshot.stream(made))
 
     async def _delete_topic(self, request: messages.DeleteTopic, caller: Caller) -> Message:
-        """Out of the view first (R-REG-5), then the data of the nodes that answer; the rest stays there,
-        unregistered."""
+        """Remove it from the view first (R-REG-5), then the data on nodes that answer; the rest stays there, unregistered."""
         async with self._making:
             topic = await self._topic(request.name)
-            snapshot = await self._watcher.look()
+            snapshot = await self._watcher.snapshot()
             streams = snapshot.view.streams_of(topic.topic)
             unregister = messages.UnregisterTopic(topic.topic, request.forced)
             caller.check()
             await self._peers.ask_repository(unregister, Message)
-            self._deletions += 1  # now, not before: who looks from here on sees it
+            self._deletions += 1  # now, not before: later snapshots show it
         for stream in streams:
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]
@@ -176,22 +175,22 @@ class AdminService:
 
     async def _remove_node(self, request: messages.RemoveNode, caller: Caller) -> Message:
         async with self._making:
-            view = (await self._watcher.look()).view
+            view = (await self._watcher.snapshot()).view
             if view.node(request.node) is None:
                 raise InvalidRequest(f"there is no storage node {request.node}: see `varlog node list`")
             if held := [stream.log_stream for stream in view.streams_on(request.node)]:
                 raise PreconditionFailed(
-                    f"storage node {request.node} holds replicas of log streams {held}: move each to another node with "
+                    f"storage node {request.node} has replicas of log streams {held}: move each to another node with "
                     f"`varlog stream replace STREAM --old {request.node}`, or stop the node and wait until they are replaced"
                 )
             caller.check()
             await self._peers.ask_repository(messages.UnregisterNode(request.node), Message)
         return messages.Done()
 
-    # --- seal and unseal by hand ------------------------------------------------------------------------------
+    # --- seal and unseal -----------------------------------------------------------------------------
 
     async def _seal(self, request: messages.AdminSealStream, caller: Caller) -> Message:
-        """Kept at the repository: no manager unseals it before an operator does."""
+        """Stored in the repository: no manager unseals it before an operator does."""
         self._refuse_sequenced(request.log_stream)
         await self._hold(request.log_stream, True, caller)
 
@@ -226,13 +225,13 @@ class AdminService:
         topic = view.topic(stream.topic) if view is not None and stream is not None else None
         if topic is not None and topic.sequenced:
             raise PreconditionFailed(
-                f"log stream {log_stream} is of a sequenced topic, whose streams take turns: one alone cannot be sealed by hand"
+                f"log stream {log_stream} belongs to a sequenced topic, striped over its log streams: one cannot be sealed alone"
             )
 
     # --- helpers ----------------------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> Topic:
-        found = (await self._watcher.look()).view.topic_named(name)
+        found = (await self._watcher.snapshot()).view.topic_named(name)
         if found is None:
             raise UnknownTopic(name)
         return found
@@ -252,11 +251,9 @@ def _check_name(name: str) -> None:
         raise InvalidRequest(str(error)) from None
 
 
-# ReplicaAdmin: what operators ask of single replicas: move one to another node, have one filled now (R-REG-6, R-SYNC-1).
-
-
 class ReplicaAdmin:
-    """Takes orders; the repair loop carries out what needs more than one step."""
+    """Requests about single replicas: move one, sync one now (R-REG-6, R-SYNC-1). The repair loop carries out all that needs more
+    than one step."""
 
     def __init__(self, peers: Peers, repair: RepairLoop) -> None:
         self._peers = peers
@@ -268,22 +265,22 @@ class ReplicaAdmin:
         on_request(dispatcher, messages.AdminSyncReplica, self._sync)
 
     async def _replace(self, request: messages.AdminReplaceReplica, caller: Caller) -> Message:
-        """Answered when the old replica has left; the new one may still be being filled. Again is harmless."""
-        snapshot = await self._watcher.look()
+        """Replies when the old replica has left; the new one may still be syncing. A repeated call is harmless."""
+        snapshot = await self._watcher.snapshot()
         log_stream = request.log_stream
         stream = snapshot.stream(log_stream)
         if request.old not in stream.replicas and request.new in stream.replicas:
             return messages.StreamReply(stream)
         new = request.new or _spare(snapshot, stream)
-        # One that is a replica already has joined the only one, to take over from it.
+        # A new node that is a replica already has joined the only one, to replace it.
         move = Move(request.old, new, len(stream.replicas) - (new in stream.replicas))
         _check(snapshot, stream, move)
         if snapshot.is_sequenced(stream) and new in stream.replicas:
-            raise InvalidRequest(f"log stream {log_stream} has a replica on node {new} already")
+            raise InvalidRequest(f"log stream {log_stream} already has a replica on node {new}")
         caller.check()
         if self._repair.moves.setdefault(log_stream, move) != move:
             raise PreconditionFailed(
-                f"another replica of log stream {log_stream} is being moved: wait for that to end"
+                f"another replica of log stream {log_stream} is being moved: wait until that is done"
             )
         try:
             snapshot = await self._watcher.wait(
@@ -292,15 +289,15 @@ class ReplicaAdmin:
                 lambda snapshot: move.old not in snapshot.stream(log_stream).replicas,
             )
         finally:
-            # A sequenced stream fills the new one before the old one leaves: that goes on, however long it takes.
+            # A sequenced stream fills the new unit before the old one leaves: that continues, however long it takes.
             if not snapshot.is_sequenced(stream):
                 self._repair.moves.pop(log_stream, None)
             self._repair.wake()
         return messages.StreamReply(snapshot.stream(log_stream))
 
     async def _sync(self, request: messages.AdminSyncReplica, caller: Caller) -> Message:
-        """Ask once; asked again it tells how far it is."""
-        snapshot = await self._watcher.look()
+        """Start a sync; a repeated call returns its progress."""
+        snapshot = await self._watcher.snapshot()
         caller.check()
         stream, node = snapshot.stream(request.log_stream), request.node
         if node not in stream.replicas:
@@ -330,7 +327,7 @@ class ReplicaAdmin:
         return sentence(activity) if activity is not None else ""
 
     async def _sync_unit(self, snapshot: Snapshot, stream: LogStream, node: NodeID) -> Message:
-        """Only who is away can be behind its chain; the repair loop has it filled, and joined, by itself."""
+        """Only a unit that is away can be behind its chain; the repair loop then lets it join."""
         projection = snapshot.view.projection(stream.topic)
         if projection is None or node not in snapshot.nodes:
             raise PreconditionFailed(
@@ -353,7 +350,9 @@ class ReplicaAdmin:
 def _spare(snapshot: Snapshot, stream: LogStream) -> NodeID:
     found = next((node for node in snapshot.spares() if node not in stream.replicas), None)
     if found is None:
-        raise PreconditionFailed("no other storage node lives and has room: add one with `varlog node add`")
+        raise PreconditionFailed(
+            "no other storage node is alive and has room: add one with `varlog node add`"
+        )
     return found
 
 
@@ -368,7 +367,7 @@ def _check(snapshot: Snapshot, stream: LogStream, move: Move) -> None:
         )
     taken = move.new in stream.replicas and len(stream.replicas) > 2
     if taken or move.new == move.old:
-        raise InvalidRequest(f"log stream {stream.log_stream} has a replica on node {move.new} already")
+        raise InvalidRequest(f"log stream {stream.log_stream} already has a replica on node {move.new}")
     if move.new not in stream.replicas and move.new not in snapshot.spares():
         raise PreconditionFailed(
             f"storage node {move.new} has no room for another replica: see `varlog status`"
@@ -379,15 +378,12 @@ def _address(snapshot: Snapshot, node: NodeID) -> str:
     return snapshot.nodes[node].address
 
 
-# Caller: the client that asked the manager for a change, and whether it still waits for the answer.
-#
-# A request waits in line, for a look at the cluster or for nodes to come up. What begins after its caller gave up would surprise
-# it:
-# a stream that it made elsewhere meanwhile would be there twice, one that it no longer wants sealed would be sealed.
-
-
 class Caller:
-    """Made when the request arrives: its time counts from then."""
+    """The client of a request, and whether it still waits. Created when the request arrives: its time counts from then.
+
+    A request waits in line, for a snapshot, or for nodes to start. What begins after its caller gave up would surprise it: a stream
+    that it created elsewhere meanwhile would exist twice, one that it no longer wants sealed would be sealed.
+    """
 
     def __init__(self, call: Call | None, within_ms: int) -> None:
         self._call = call
@@ -399,14 +395,11 @@ class Caller:
         return max(0.0, self._until - self._loop.time())
 
     def check(self) -> None:
-        """To be called right before the first change; what has begun is finished. PreconditionFailed: nobody waits for it any
-        more."""
+        """Call right before the first change; what has begun is finished. PreconditionFailed: the caller has given up."""
         if self.remaining_s <= 0:
-            raise PreconditionFailed("it was not begun: its caller's time was over before its turn came")
+            raise PreconditionFailed("it was not started: its caller's deadline passed while it waited")
         if self._call is not None and self._call.connection.closed:
-            raise PreconditionFailed(
-                "it was not begun: its caller's connection had ended before its turn came"
-            )
+            raise PreconditionFailed("it was not started: its caller's connection closed while it waited")
 
 
 R = TypeVar(
@@ -425,5 +418,5 @@ R = TypeVar(
 def on_request(
     dispatcher: Dispatcher, kind: type[R], handler: Callable[[R, Caller], Coroutine[Any, Any, Answer]]
 ) -> None:
-    """A task runs `handler` for every `kind`; it checks the caller before its first change."""
+    """Run `handler` in a task for every `kind`; it checks the caller before its first change."""
     dispatcher.on_call(kind, lambda call, request: handler(request, Caller(call, request.within_ms)))

@@ -1,4 +1,4 @@
-"""ManagerConfig: what a manager is told when it starts."""
+"""ManagerConfig: the options of a manager."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from varlog.model.ids import ClusterID
 
 @dataclass(frozen=True)
 class ManagerConfig:
-    """`nodes` are addresses that the manager registers when it starts; `replicas` and `streams` are a new
-    topic's defaults.
+    """`nodes`: addresses that the manager registers when it starts. `replicas`, `streams`: the defaults of a new topic.
 
-    A node is not alive while it refuses connections, or leaves a question unanswered for `node_timeout_s`: with the defaults one
-    that hangs is found within a second. One that stays away for `replace_after_s` is replaced where another has room. A replica
-    that is registered nowhere is removed after `zombie_grace_s`. A node whose disk has been slow for `slow_after_s` loses its
-    primaries.
+    A node counts as away while it refuses connections, or does not answer within `node_timeout_s`: with the defaults a node that
+    hangs is detected within a second. A node that stays away for `replace_after_s` is replaced if another has room. An unregistered
+    replica is removed after `zombie_grace_s`. A node whose disk has been slow for `slow_after_s` loses its primaries.
     """
 
     cluster: ClusterID

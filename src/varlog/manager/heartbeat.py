@@ -1,7 +1,7 @@
-"""Heartbeat: asks each storage node how it is; one that does not answer in time is not alive (R-SEAL-2).
+"""Heartbeat: polls each storage node; one that does not answer in time is away (R-SEAL-2).
 
-A round waits for the nodes that answered the last time. One that did not is asked apart, and nobody waits for it: the streams
-of the others come back at their own pace.
+A round waits for the nodes that answered the last time. The others are probed in the background, so that they do not delay the
+repair of streams without them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# Between two questions to a node that is away.
+# Between two probes of a node that is away.
 PROBE_S: Final = 0.1
-# A deadline that is noticed by so much of its length too late was slept through.
+# If a timeout is noticed this much of its length too late, this process itself was paused.
 LATE: Final = 0.1
 
 
 class Heartbeat:
-    """Who answers, and since when the others do not. `on_return` is called when a silent node answers again."""
+    """Which nodes answer, and since when the others do not. `on_return` is called when a silent node answers again."""
 
     def __init__(
         self,
@@ -47,23 +47,23 @@ class Heartbeat:
         self._cluster_uuid = NO_UUID
         self._silent_since: dict[NodeID, float] = {}
         self._why: dict[NodeID, str] = {}
-        # Silent nodes that are being asked apart, as they are registered now.
+        # Silent nodes that are probed in the background, as they are registered now.
         self._probed: dict[NodeID, StorageNode] = {}
 
     def away_s(self) -> dict[NodeID, float]:
-        """For how long each silent node has been so."""
+        """How long each silent node has been silent."""
         now = asyncio.get_running_loop().time()
         return {node: now - since for node, since in self._silent_since.items()}
 
     def why_away(self) -> dict[NodeID, str]:
-        """What became of the newest question to each of them."""
+        """The error of the newest request to each of them."""
         return {node: self._why[node] for node in self._silent_since}
 
     async def poll(
         self, nodes: Sequence[StorageNode], cluster_uuid: ClusterUUID = NO_UUID
     ) -> dict[NodeID, NodeStatus]:
-        """Ask all of them at the same time; the answers of those that gave one. A node of another cluster than
-        `cluster_uuid` counts as silent: nothing is asked of it."""
+        """Poll all of them concurrently; the statuses of those that answered. A node of another cluster than
+        `cluster_uuid` counts as silent: no other request is sent to it."""
         self._cluster_uuid = cluster_uuid
         registered = {node.node: None for node in nodes}
         for gone in [node for node in self._silent_since if node not in registered]:
@@ -99,8 +99,8 @@ class Heartbeat:
                 node.address, GetNodeStatus(), GetNodeStatusReply, timeout_s=timeout_s
             )
         except (ConnectionLost, CallTimeout) as lost:
-            # A connection that broke says nothing of the node; nor does a deadline that this process itself has slept through: the
-            # answer may be here, and nobody has looked at it.
+            # A broken connection proves nothing about the node; nor does a timeout during which this process itself was paused:
+            # the answer may have arrived and not been read yet.
             slept = loop.time() - asked_at > (1 + LATE) * timeout_s
             if not lost.sent or (isinstance(lost, CallTimeout) and not slept):
                 raise
@@ -124,7 +124,7 @@ class Heartbeat:
             _ = self._tasks.spawn(f"probe/{node.node}", self._probe(node.node))
 
     async def _probe(self, number: NodeID) -> None:
-        """Until it answers, or is registered no longer. Often: whoever comes back is waited for."""
+        """Until it answers, or is no longer registered. Often, because streams wait for it."""
         while (node := self._probed.get(number)) is not None:
             if await self._ask(node) is not None:
                 self._probed.pop(number, None)

@@ -1,4 +1,4 @@
-"""Manager: one cluster manager: its services and loops; start and stop order."""
+"""Manager: the services and loops of one cluster manager, started and stopped in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = get_logger("manager")
 
 
 class Manager:
-    """Holds no state that matters: it may be killed at any time, and another may run beside it."""
+    """Has no durable state: it may be killed at any time, and another may run beside it."""
 
     def __init__(self, config: ManagerConfig, environment: Environment, transport: Transport) -> None:
         self.config = config
@@ -41,8 +41,7 @@ class Manager:
         self.address = ""
 
     async def start(self) -> None:
-        """Listen, and begin to look after the cluster. A repository that is not there yet is waited for in
-        the background."""
+        """Listen, and start to manage the cluster. A repository that does not run yet is waited for in the background."""
         if not 1 <= self.config.replicas <= REPLICAS_MAX or self.config.streams < 1:
             raise StartupError(
                 f"a topic has at least one log stream, and 1 to {REPLICAS_MAX} replicas of each"

@@ -1,4 +1,4 @@
-"""OrphanCollector: removes zombies after a grace time, each in the epoch in which it was seen (R-REG-4)."""
+"""OrphanCollector: removes unregistered replicas after a grace time (R-REG-4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from varlog.runtime.tasks import Tasks
 
 
 class OrphanCollector:
-    """Remembers since when it has seen each zombie. A manager that starts anew begins to count anew."""
+    """Remembers since when it has seen each zombie, and removes it in the epoch in which it was seen. A restarted manager starts to
+    count again."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
         self._config = config
@@ -28,15 +29,15 @@ class OrphanCollector:
         self._seen_since: dict[Zombie, float] = {}
         self._reported: dict[Zombie, None] = {}
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Begin to remove those that have been seen for the whole grace time."""
+    def collect(self, snapshot: Snapshot) -> None:
+        """Start to remove those that have been seen for the whole grace time."""
         now, nodes = asyncio.get_running_loop().time(), snapshot.nodes
         seen = unregistered(snapshot.view, nodes, snapshot.was_registered, snapshot.wanted)
         self._report_foreign(seen.foreign)
         self._seen_since = {found: self._seen_since.get(found, now) for found in seen.zombies}
         for found, since in self._seen_since.items():
             if now - since >= self._config.zombie_grace_s:
-                # Counted anew: one that cannot be removed is tried again after another grace time.
+                # Restart the count: one that cannot be removed is retried after another grace time.
                 self._seen_since[found] = now
                 _ = self._tasks.spawn(
                     f"remove/{found.log_stream}@{found.node}",
@@ -44,7 +45,7 @@ class OrphanCollector:
                 )
 
     def _report_foreign(self, foreign: tuple[Zombie, ...]) -> None:
-        """Once each: an operator must know, and decide."""
+        """Once each: an operator must decide."""
         for found in [found for found in foreign if found not in self._reported]:
             self._events.record(_event(EventKind.FOREIGN_REPLICA_KEPT, found))
         self._reported = dict.fromkeys(foreign)

@@ -1,4 +1,4 @@
-"""Peers: the manager's questions to repository and storage nodes, each with a deadline and a typed answer."""
+"""Peers: the manager's requests to repository and nodes, with deadline and typed reply."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ M = TypeVar("M", bound=Message)
 
 
 class Peers:
-    """One connection an address, made when it is needed and made again when it broke. `on_lost` is called with the address of one
-    that breaks: a process that died is found at once."""
+    """One connection per address, opened on demand and reopened when it breaks. `on_lost` is called with the address of a
+    connection that breaks, so that a dead process is noticed immediately."""
 
     def __init__(
         self, transport: Transport, repository: str, on_lost: Callable[[str], None] = lambda address: None
@@ -30,12 +30,12 @@ class Peers:
     async def ask(
         self, address: str, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> M:
-        """The answer of whoever listens at `address`; raises an error of the tree."""
+        """The reply of the process at `address`. Raises VarlogError."""
         reply, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return _expected(address, request, reply, answer)
 
     async def ask_all(self, addresses: Sequence[str], request: Message) -> list[VarlogError | None]:
-        """Ask all at the same time; the error of each, or None."""
+        """Send the request to all of them concurrently; the error of each, or None."""
 
         async def ask(address: str) -> VarlogError | None:
             try:
@@ -49,7 +49,7 @@ class Peers:
     async def ask_repository(
         self, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> M:
-        """The same, of the metadata repository that leads."""
+        """The reply of the leading metadata repository. Raises VarlogError."""
         reply = await self.repository.call(request, timeout_s=timeout_s)
         if isinstance(reply, GetViewReply):
             self.repository.learn(reply.view.repositories)

@@ -1,4 +1,4 @@
-"""PURE. Where the replicas of a log stream go: the least loaded nodes with room, primaries spread (R-REG-2, R-REG-3)."""
+"""PURE. Placement of replicas: the least loaded nodes with room (R-REG-2, R-REG-3)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from varlog.model.status import NodeStatus
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What one storage node carries: all its replicas, how many of them are primaries, and what it can carry. `full`: one of its
-    disks has no room."""
+    """The load of one storage node: its replicas, how many of them are primaries, and its limit. `full`: one of its disks is
+    full."""
 
     node: NodeID
     replicas: int
@@ -68,7 +68,7 @@ def place_chain(
     nodes: Sequence[NodeLoad], replicas: int, grouping: Grouping, chains: Sequence[tuple[NodeID, ...]]
 ) -> tuple[NodeID, ...]:
     """The chain of a new stream of a sequenced topic that has these already, head first (R-SEQ-3). By storage nodes: each node is
-    in one group, whose chains all have the same nodes, in turned order, so that each is head and tail of some (figure a)."""
+    in one group, whose chains all have the same nodes, rotated, so that each is head and tail of some (figure a)."""
     if grouping is Grouping.STREAM:
         return _turned(place(nodes, replicas))
     grouped = {node for chain in chains for node in chain}
@@ -89,25 +89,25 @@ def place_chain(
 
 
 def _turned(nodes: tuple[NodeID, ...]) -> tuple[NodeID, ...]:
-    """The same nodes and head; who follows goes round with the head, so that not one node is everybody's tail."""
+    """The same nodes and head; the others rotate with the head, so that no node is the tail of all chains."""
     ring = sorted(nodes)
     at = ring.index(nodes[0])
     return (*ring[at:], *ring[:at])
 
 
 def spares(nodes: Sequence[NodeLoad]) -> tuple[NodeID, ...]:
-    """The nodes that can take one replica more, the least loaded first."""
+    """The nodes with room for one more replica, the least loaded first."""
     fit = [node for node in nodes if node.has_room]
     return tuple(load.node for load in sorted(fit, key=lambda load: (load.replicas, load.node)))
 
 
 def _without_room(nodes: Sequence[NodeLoad]) -> str:
-    """ " (2 more hold …)": why living nodes are left out."""
+    """ " (2 more already have …)": why living nodes are left out."""
     limited = [node for node in nodes if node.replicas >= node.streams_max]
     full = [node for node in nodes if node.full and node.replicas < node.streams_max]
-    told = []
+    reasons = []
     if limited:
-        told.append(f"{len(limited)} more hold {limited[0].streams_max} streams already")
+        reasons.append(f"{len(limited)} more already have {limited[0].streams_max} streams")
     if full:
-        told.append(f"the disk of {len(full)} more is full")
-    return f" ({', '.join(told)})" if told else ""
+        reasons.append(f"the disk of {len(full)} more is full")
+    return f" ({', '.join(reasons)})" if reasons else ""

@@ -1,4 +1,4 @@
-"""Registrar, StreamMaker: register nodes, make and register log streams (R-REG-1)"""
+"""Registrar and StreamMaker: register nodes, create and register log streams (R-REG-1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import Peers
 from varlog.manager.placement_rules import NodeLoad, place, place_chain
-from varlog.manager.repair_loop import LOOK_S, ClusterWatcher, RepairLoop
+from varlog.manager.repair_loop import POLL_S, ClusterWatcher, RepairLoop
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import Grouping, StorageNode, Topic
 from varlog.model.epoch import NO_EPOCH
@@ -22,7 +22,7 @@ log = get_logger("manager")
 
 
 class Registrar:
-    """Makes nodes, and the manager itself, known to the repository."""
+    """Registers storage nodes, and the manager itself, with the repository."""
 
     def __init__(self, config: ManagerConfig, peers: Peers) -> None:
         self._config = config
@@ -31,8 +31,8 @@ class Registrar:
         self.pending: dict[str, None] = dict.fromkeys(config.nodes)
 
     async def register(self, address: str) -> StorageNode:
-        """Ask the node at `address` who it is; a node of another cluster is refused. Again is harmless, and
-        updates its address."""
+        """Ask the node at `address` for its identity; a node of another cluster is refused. A repeated call is harmless, and
+        updates the address."""
         timeout_s = self._config.node_timeout_s
         status = (
             await self._peers.ask(address, GetNodeStatus(), GetNodeStatusReply, timeout_s=timeout_s)
@@ -53,23 +53,22 @@ class Registrar:
         return node
 
     async def keep_registering(self, address: str) -> None:
-        """Until it worked: a node that was named when the manager started may come up later than the
-        manager."""
-        said = ""
+        """Retry until it succeeds: a configured node may start later than the manager."""
+        logged = ""
         while True:
             try:
                 await self.register(address)
                 self.pending.pop(address, None)
                 return
             except VarlogError as error:
-                if (why := str(error)) != said:
+                if (why := str(error)) != logged:
                     log.warning(logfmt("a storage node is not registered yet", address=address, why=why))
-                    said = why
+                    logged = why
             await asyncio.sleep(self._config.heartbeat_s)
 
     async def keep_announcing(self, address: str) -> None:
-        """Until the repository knows where the manager is. Once a start, so that two managers do not outdo
-        each other for ever."""
+        """Retry until the repository knows the manager's address. Once per start, so that two managers do not overwrite each other
+        forever."""
         while True:
             try:
                 await self._peers.ask_repository(
@@ -80,16 +79,15 @@ class Registrar:
                 await asyncio.sleep(self._config.heartbeat_s)
 
 
-# StreamMaker: where a new log stream goes, and how it comes to be: on its nodes first, then at the repository (R-REG-2).
-
-# Less than clients wait for an answer.
+# Less than clients wait for a reply.
 NODES_TIMEOUT_S = 8.0
-# A node that was alive so long ago may be asked for a replica.
-LOOK_LASTS_S = 0.5
+# A snapshot of this age may still be used to place replicas.
+SNAPSHOT_LASTS_S = 0.5
 
 
 class StreamMaker:
-    """Makes streams of either ordering. What was begun and came to nothing is removed at once, or is a zombie."""
+    """Creates streams of either ordering: on their nodes first, then at the repository (R-REG-2). What is left of a failed attempt
+    is removed immediately, or becomes a zombie."""
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class StreamMaker:
         self._registrar = registrar
         self._repair = repair
         self._watcher = watcher
-        # What was made lately, and when: a look may be older.
+        # Streams created lately, and when: a snapshot may be older.
         self._made: dict[LogStreamID, tuple[tuple[NodeID, ...], float]] = {}
 
     async def make(
@@ -116,9 +114,9 @@ class StreamMaker:
         seen: Snapshot | None = None,
         before: Callable[[], None] = lambda: None,
     ) -> LogStreamID:
-        """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
-        exists for others. `seen`: a look that is no older than LOOK_LASTS_S. `before` is called before the first change, and raises
-        if nobody wants it any more."""
+        """R-REG-2: allocate an id, create the replicas concurrently, then register: only then does it exist for others. `seen`: a
+        snapshot that is no older than SNAPSHOT_LASTS_S. `before` is called before the first change, and raises if the caller has
+        given up."""
         snapshot, nodes = await self.place(
             replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
@@ -131,8 +129,8 @@ class StreamMaker:
         )
         answers = await self._peers.ask_all(addresses, add)
         failures = [answer for answer in answers if answer is not None]
-        # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
-        # comes late cannot meet what became of it.
+        # Nothing refers to this stream and nothing will, so its replicas may be removed: only in no epoch, so that a late message
+        # cannot remove what became of them.
         remove = messages.RemoveLogStream(log_stream, NO_EPOCH, snapshot.view.uuid)
         if failures:
             await self._peers.ask_all(addresses, remove)
@@ -145,7 +143,7 @@ class StreamMaker:
             raise
         self._made[log_stream] = (nodes, asyncio.get_running_loop().time())
         self._repair.wake()
-        log.info(logfmt("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
+        log.info(logfmt("created a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
         return log_stream
 
     async def place(
@@ -157,15 +155,15 @@ class StreamMaker:
         grouping: Grouping,
         seen: Snapshot | None = None,
     ) -> tuple[Snapshot, tuple[NodeID, ...]]:
-        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up, and one that has just
-        fallen silent may only be slow to answer."""
+        """The nodes of a new stream. If there are too few, wait: configured nodes may still be starting, and one that has just
+        stopped answering may only be slow."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NODES_TIMEOUT_S
         wanted = replicas or self._config.replicas
         while True:
-            # Asked before the look: a node that is registered during it is not seen, and not pending any more.
+            # Checked before the snapshot: a node that is registered meanwhile is not in it, and not pending any more.
             more = seen is not None or bool(self._registrar.pending)
-            snapshot, seen = seen or await self._watcher.look(), None
+            snapshot, seen = seen or await self._watcher.snapshot(), None
             present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
             try:
                 load = self._load(snapshot)
@@ -176,11 +174,11 @@ class StreamMaker:
             except PreconditionFailed:
                 if not (more or _may_be_back(snapshot)) or loop.time() > deadline:
                     raise
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _load(self, snapshot: Snapshot) -> tuple[NodeLoad, ...]:
-        """What the living nodes carry, with the streams that were made since the look."""
-        oldest = asyncio.get_running_loop().time() - 2 * LOOK_LASTS_S
+        """The load of the living nodes, including streams created since the snapshot."""
+        oldest = asyncio.get_running_loop().time() - 2 * SNAPSHOT_LASTS_S
         self._made = {made: at for made, at in self._made.items() if at[1] > oldest}
         known = {stream.log_stream for stream in snapshot.view.streams}
         counted = {load.node: load for load in snapshot.load()}
@@ -192,8 +190,8 @@ class StreamMaker:
 
 
 def _may_be_back(snapshot: Snapshot) -> bool:
-    """A registered node gave no answer in this round, and has not been silent for long; one that is back since then is not called
-    silent any more, and has still given none."""
+    """A registered node did not answer in this round, and has not been away for long; or it is back since, and its status is not
+    known yet."""
     return any(
         snapshot.away_s.get(known.node, 0.0) < NODES_TIMEOUT_S
         for known in snapshot.view.nodes

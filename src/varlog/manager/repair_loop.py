@@ -1,8 +1,8 @@
-"""RepairLoop: re-read, decide, one step per stream, again; ClusterWatcher
+"""RepairLoop and ClusterWatcher: rounds of poll, decide, one step per stream.
 
-A round reads the view, then asks the nodes: what the nodes say is never older than the view. A stream whose
-step was under way while a round looked is left to the next round, because what was seen of it may be from
-before the step.
+The next step of a stream is decided in committed/rules.py (`next_step`) or sequenced/rules.py (`plan`). A round reads the view,
+then polls the nodes: statuses are never older than the view. A stream whose step ran during the poll is left to the next round,
+because its status may be from before the step.
 """
 
 from __future__ import annotations
@@ -42,23 +42,22 @@ from varlog.runtime.tasks import Tasks
 
 log = get_logger("manager")
 
-# Steps under way at the same time: enough to hide a round trip and a disk sync, few enough not to bury a node
-# that comes back.
+# Concurrent steps: enough to hide a round trip and a disk sync, few enough not to overload a node that returns.
 STEPS_MAX = 64
-# A stream that is about to change by itself (a replica still gets its commit rows) is looked at again after
-# this, then twice this …
+# A stream that is about to change without us (a replica still receives commit rows) is checked again after this, then twice
+# this …
 UNSETTLED_DELAY_S = 0.02
 VIEW_WAIT_S = 20.0
 
 
 class RepairLoop:
-    """Brings every stream back to RUNNING, except those held by an operator."""
+    """Brings every stream back to RUNNING, except those that an operator sealed."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
         self.events = events
         # As of the last round.
         self.view: ClusterView | None = None
-        # Replicas that operators move now. In memory: with the manager goes the call that waits for it.
+        # Replicas that operators move now. In memory: the call that waits for a move ends with the manager.
         self.moves: dict[LogStreamID, Move] = {}
         self._config = config
         self._peers = peers
@@ -80,8 +79,7 @@ class RepairLoop:
         self._wake.set()
 
     async def wait_round(self) -> Snapshot:
-        """The snapshot of a round that begins after this call, so that it shows what the caller has just
-        done."""
+        """The snapshot of a round that begins after this call, so that it shows what the caller has just done."""
         seen: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._rounds.append(seen)
         self.wake()
@@ -92,11 +90,11 @@ class RepairLoop:
         return self._activity.current(log_stream) or self._sequenced_repair.activity(log_stream)
 
     def making(self, topic: TopicID) -> AbstractContextManager[None]:
-        """While streams of a topic are made: a sequenced one begins when they are all there."""
+        """While streams of a topic are created: a sequenced one starts when all of them exist."""
         return self._sequenced_repair.making(topic)
 
     async def run(self) -> None:
-        """Rounds, for ever: at once while something changes, else every heartbeat."""
+        """Rounds, forever: immediately while something changes, otherwise every heartbeat."""
         delay_s = 0.0
         while True:
             self._wake.clear()
@@ -140,14 +138,14 @@ class RepairLoop:
             self._note_repository("")
             self._check_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
-            await self._sequenced_repair.look(seen.view)
+            await self._sequenced_repair.poll_sequencers(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
             self._end_moves(snapshot)
             unsettled = self._decide(snapshot) | self._sequenced_repair.decide(snapshot)
             self.view = seen.view
-            self._orphans.look(snapshot)
+            self._orphans.collect(snapshot)
         except BaseException:
-            self._rounds = waiting + self._rounds  # they wait for a round that saw something
+            self._rounds = waiting + self._rounds  # they wait for a round that succeeds
             raise
         for found in waiting:
             if not found.done():
@@ -155,7 +153,7 @@ class RepairLoop:
         return unsettled
 
     def _end_moves(self, snapshot: Snapshot) -> None:
-        """Those of sequenced streams that are done, or whose new node is lost. Who waits for the others ends them himself."""
+        """End moves of sequenced streams that are done, or whose new node is lost. The others are ended by the call that waits."""
         for log_stream, move in list(self.moves.items()):
             stream = snapshot.view.stream(log_stream)
             if stream is not None and not snapshot.is_sequenced(stream):
@@ -165,13 +163,13 @@ class RepairLoop:
                 del self.moves[log_stream]
 
     def _decide(self, snapshot: Snapshot) -> bool:
-        """Start the steps of this round; true if some stream is about to change by itself."""
+        """Start the steps of this round; true if some stream is about to change without us."""
         unsettled = False
-        self._slow.look(snapshot.write_s(), asyncio.get_running_loop().time())
+        self._slow.update(snapshot.write_s(), asyncio.get_running_loop().time())
         streams = {
             stream.log_stream: stream
             for stream in snapshot.view.streams
-            if not snapshot.is_sequenced(stream)  # these are the projector's
+            if not snapshot.is_sequenced(stream)  # see SequencedRepair
         }
         self._activity.retain(streams)
         self._runner.retain(streams)
@@ -194,7 +192,7 @@ class RepairLoop:
         away_s = {node: snapshot.away_s[node] for node in stream.replicas if node in snapshot.away_s}
         for node, refused_s in self._runner.refused_s(stream).items():
             away_s[node] = max(refused_s, away_s.get(node, 0.0))
-        # Whom to place a replica on is asked only where a place is needed: it takes a look at all streams.
+        # Computed only where a replica is to be placed: it needs all streams.
         spares = snapshot.spares() if away_s else ()
         found = snapshot.found(stream.log_stream)
         former = {node: replica for node, replica in found.items() if node not in stream.replicas}
@@ -215,7 +213,7 @@ class RepairLoop:
             self._activity.begin_step(event, [log_stream])
             await self._runner.do(stream, step, snapshot.view, snapshot.found(log_stream))
         except VarlogError as error:
-            # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
+            # Not retried immediately: the cause needs a moment, and the next heartbeat comes soon.
             self._activity.begin_step(changed(event, failure=str(error)), [log_stream])
         else:
             if not isinstance(step, SyncReplica | RepairReplica):  # these have only begun
@@ -225,7 +223,7 @@ class RepairLoop:
             self._touched[log_stream] = None
 
     def _check_cluster(self, uuid: ClusterUUID) -> None:
-        """Nodes that the repository does not know any more are not asked, and so cannot say that they are of another cluster."""
+        """A repository of another cluster does not know our nodes, so no node is polled that could report it."""
         before = self.view.uuid if self.view is not None else NO_UUID
         if before not in (NO_UUID, uuid):
             self.events.record(
@@ -249,22 +247,20 @@ class RepairLoop:
                 log.info(logfmt("the metadata repository answers again", address=self._peers.repository))
 
 
-# ClusterWatcher: fresh looks at the cluster for those who asked something of it, and the wait until it has followed.
-
-# How long a call of an operator waits for the cluster to follow.
+# How long an operator's request waits for its effect.
 SETTLE_TIMEOUT_S = 10.0
-# One look a moment, not as fast as the repository can answer.
-LOOK_S = 0.01
+# Between two rounds of a wait: not as fast as the repository can answer.
+POLL_S = 0.01
 
 
 class ClusterWatcher:
-    """Every look is a round of the repair loop that begins after the question."""
+    """Fresh snapshots, each of a round that begins after the call, and waits for a condition."""
 
     def __init__(self, peers: Peers, repair: RepairLoop) -> None:
         self._peers = peers
         self._repair = repair
 
-    async def look(self) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 return await self._repair.wait_round()
@@ -274,31 +270,31 @@ class ClusterWatcher:
             ) from None
 
     async def wait_running(self, what: str, streams: Sequence[LogStreamID]) -> Snapshot:
-        """`what` is true already; the error says so, and what the streams still wait for."""
+        """Wait until the streams run. `what` is already done; the error says so, and what the streams wait for."""
         return await self.wait(
             what, streams, lambda snapshot: all(snapshot.runs(stream) for stream in streams)
         )
 
     async def wait(
-        self, what: str, streams: Sequence[LogStreamID], there: Callable[[Snapshot], bool]
+        self, what: str, streams: Sequence[LogStreamID], condition: Callable[[Snapshot], bool]
     ) -> Snapshot:
         snapshot: Snapshot | None = None
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 while True:
                     snapshot = await self._repair.wait_round()
-                    if there(snapshot):
+                    if condition(snapshot):
                         return snapshot
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise Unavailable(f"{what}, but {self._hindrance(snapshot, streams)}") from None
 
     def _hindrance(self, snapshot: Snapshot | None, streams: Sequence[LogStreamID]) -> str:
-        """The first thing in the way of these streams, in a sentence."""
+        """What the first of these streams waits for, as a sentence."""
         if snapshot is None:
             return "the metadata repository does not answer"
         for stream in streams:
             step, activity = snapshot.steps.get(stream), self._repair.activity(stream)
             if step not in (RUNNING, HELD) and activity is not None:
                 return f"log stream {stream} does not run yet: {sentence(activity)}"
-        return "the cluster did not follow in time: see `varlog status`"
+        return "that did not take effect in time: see `varlog status`"

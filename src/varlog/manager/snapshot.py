@@ -1,4 +1,4 @@
-"""Snapshot: what one round of the manager saw, indexed for its decisions, and what was decided."""
+"""Snapshot: what one round of the manager saw, indexed, and what was decided."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Snapshot:
                 self._replicas.setdefault(replica.log_stream, {})[node] = replica
 
     def stream(self, log_stream: LogStreamID) -> LogStream:
-        """The stream, or the error for who asked for one that is not there."""
+        """The stream; raises UnknownLogStream if it does not exist."""
         known = self.view.stream(log_stream)
         if known is None:
             raise UnknownLogStream(log_stream)
@@ -58,7 +58,7 @@ class Snapshot:
         return stream.topic in self._sequenced
 
     def was_registered(self, log_stream: LogStreamID) -> bool:
-        """The repository had it in its view once, or has it."""
+        """The repository has it in its view, or had it once."""
         foreign = any(begin <= log_stream < end for begin, end in self._foreign)
         return log_stream < self._next_log_stream and log_stream not in self._unused and not foreign
 
@@ -71,17 +71,17 @@ class Snapshot:
         return self._units.get(log_stream, {})
 
     def unit(self, log_stream: LogStreamID, node: NodeID) -> UnitStatus | None:
-        """What a node says of its log unit of a stream."""
+        """The status of a node's log unit of a stream."""
         return self.units(log_stream).get(node)
 
     def statuses_of(self, stream: LogStream) -> Statuses:
-        """What each replica's node says of it, for the nodes that answered."""
+        """The status of each replica, for the nodes that answered."""
         found = self.found(stream.log_stream)
         return {node: found.get(node) for node in stream.replicas if node in self.nodes}
 
     def runs(self, log_stream: LogStreamID) -> bool:
-        """It runs with all its replicas, though some entries of one may be being mended. A sequenced one runs with what is left of
-        its chain."""
+        """It runs with all its replicas, though damaged entries may still be under repair. A sequenced one runs with what is left
+        of its chain."""
         stream, step = self.view.stream(log_stream), self.steps.get(log_stream)
         if stream is None or step is None or stream.state is not StreamState.RUNNING:
             return False
@@ -90,7 +90,7 @@ class Snapshot:
         return step == RUNNING or isinstance(step, RepairReplica)
 
     def write_s(self) -> dict[NodeID, float]:
-        """How long a write takes on each node that answered; 0: too few to tell."""
+        """The time of a write on each node that answered; 0: too few to measure."""
         found = {}
         for node, status in self.nodes.items():
             seconds = [replica.traffic.write_s for replica in status.replicas]
@@ -99,7 +99,7 @@ class Snapshot:
         return found
 
     def load(self) -> tuple[NodeLoad, ...]:
-        """What the living nodes carry, with what was decided in this round."""
+        """The load of the living nodes, including what was decided in this round."""
         if self._loads is None:
             self._loads = {load.node: load for load in loads(self.view, self.nodes)}
         return tuple(self._loads.values())
@@ -108,7 +108,7 @@ class Snapshot:
         return spares(self.load())
 
     def decided(self, stream: LogStream, step: Step) -> None:
-        """Note the step; a replica that is to be made somewhere counts there from now on."""
+        """Record the step; a replica that is to be created counts on its node from now on."""
         self.steps[stream.log_stream] = step
         if not isinstance(step, ReplaceReplica) or step.new in stream.replicas:
             return

@@ -1,4 +1,4 @@
-"""StatusService: how the whole cluster is, as the manager sees it now: nodes, streams, what is done and waited for."""
+"""StatusService: the state of the whole cluster, as the manager sees it now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEQUENCER_S: Final = 0.5
 
 
 class StatusService:
-    """Answers with a fresh look, never with an old one."""
+    """Replies with a fresh snapshot, never with an old one."""
 
     def __init__(self, transport: Transport, peers: Peers, repair: RepairLoop) -> None:
         self._transport = transport
@@ -37,15 +37,15 @@ class StatusService:
         dispatcher.on_async(messages.GetClusterStatus, self._status)
 
     async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
-        snapshot = await self._watcher.look()
-        # Before the tails, so that nobody is seen to have read what is not there; as many as one answer holds.
+        snapshot = await self._watcher.snapshot()
+        # Before the tails, so that no reader appears to be ahead of them; as many as fit into one reply.
         readers = (await self._peers.ask_repository(messages.GetReaders(), messages.GetReadersReply)).readers
         tails = []
         for topic in snapshot.view.topics:
             if topic.sequenced:
                 tails.append(TopicMark(topic.topic, await self._tail(snapshot, topic), topic.trimmed))
                 continue
-            if topic.stopped:  # the repository does not answer its tail before every node was heard
+            if topic.stopped:  # the repository does not answer its tail before every node has reported
                 tails.append(TopicMark(topic.topic, _newest_held(snapshot, topic), topic.trimmed))
                 continue
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.GetTailReply)
@@ -75,7 +75,7 @@ class StatusService:
         return messages.GetClusterStatusReply(status)
 
     async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:
-        """What its sequencer has given last; without one, the newest position that a unit holds."""
+        """The last position that its sequencer assigned; without one, the newest position of any unit."""
         projection = snapshot.view.projection(topic.topic)
         if projection is None:
             return GLSN(topic.first - 1)
@@ -83,10 +83,10 @@ class StatusService:
             ask = messages.NextTokens(topic.topic, projection.epoch, 0)
             address = projection.sequencer.address
             try:
-                told = await self._peers.ask(address, ask, messages.NextTokensReply, timeout_s=SEQUENCER_S)
-                return GLSN(told.first - 1)
+                reply = await self._peers.ask(address, ask, messages.NextTokensReply, timeout_s=SEQUENCER_S)
+                return GLSN(reply.first - 1)
             except VarlogError:
-                pass  # `waits` says what is done about it
+                pass  # `waits` shows what is done about it
         newest = {
             chain.log_stream: {
                 node: Answer(unit.newest)

@@ -1,8 +1,8 @@
-"""PURE. Zombies: replicas and log units on nodes where nothing is registered: left by a manager that died half-way, by a stream
-that moved on, or by a topic that was deleted (R-REG-4). Nothing registered is ever among them.
+"""PURE. Zombies: unregistered replicas and log units that may be removed (R-REG-4).
 
-What a repository cannot have registered is not its to remove: one that lost its metadata would else have all data deleted. Nor is
-what belongs to another cluster, whatever its id says.
+They are left by a manager that died halfway, by a stream that moved, or by a deleted topic. Nothing registered is ever among them.
+What this repository cannot have registered is kept: a repository that lost its metadata would otherwise delete all data. So is what
+belongs to another cluster, whatever its id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from varlog.model.status import NodeStatus, ReplicaStatus, SyncState, UnitStatus
 
 @dataclass(frozen=True, slots=True)
 class Zombie:
-    """A replica that nobody needs, in the epoch in which it was seen: one that was taken into a stream since is in another."""
+    """An unneeded replica, in the epoch in which it was seen: one that has joined a stream since is in another epoch."""
 
     node: NodeID
     log_stream: LogStreamID
@@ -28,7 +28,7 @@ class Zombie:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Replicas that are registered nowhere: those to remove, and those that this repository never had."""
+    """Unregistered replicas: those to remove, and those that this repository never had."""
 
     zombies: tuple[Zombie, ...]
     foreign: tuple[Zombie, ...]
@@ -40,7 +40,7 @@ def unregistered(
     was_registered: Callable[[LogStreamID], bool],
     wanted: Collection[tuple[LogStreamID, NodeID]] = (),
 ) -> Unregistered:
-    """All that are seen now, in the order of the nodes. `was_registered`: a stream of that id was in the view once. `wanted`: log
+    """All of them, in the order of the nodes. `was_registered`: a stream of that id was in the view once. `wanted`: log
     units that are being filled, to become members."""
     streams = {stream.log_stream: stream for stream in view.streams}
     stopped = {topic.topic for topic in view.topics if topic.stopped}
@@ -80,8 +80,8 @@ def unregistered(
 
 
 def _is_blank(replica: ReplicaStatus) -> bool:
-    """In no epoch: it never held an entry. One that cannot be opened knows no epoch and may hold everything, unless its node found
-    that its files are empty."""
+    """In no epoch: it never had an entry. A replica that cannot be opened has no epoch and may have everything, unless its node
+    found that its files are empty."""
     empty = replica.epoch == NO_EPOCH and replica.durable_end == FIRST_LLSN
     return replica.blank or (empty and not replica.trouble)
 
@@ -93,8 +93,8 @@ def _is_blank_unit(unit: UnitStatus) -> bool:
 def _is_left_unit(
     view: ClusterView, stream: LogStream, nodes: Mapping[NodeID, NodeStatus], node: NodeID, unit: UnitStatus
 ) -> bool:
-    """A log unit of a stream that has moved on. Kept while not the whole chain is there and well: what it holds may be of use. In a
-    newer epoch than this view it is joining; if it is sealed for that after this look, it refuses to be removed (law 7)."""
+    """A log unit of a stream that has moved. Kept until the whole chain is healthy, because it may still be needed. In a newer
+    epoch than this view it is joining; if it is sealed for that after this snapshot, it refuses to be removed (law 7)."""
     projection = view.projection(stream.topic)
     if node in stream.replicas or projection is None or unit.epoch > projection.epoch:
         return False
@@ -114,9 +114,9 @@ def _is_left_unit(
 
 
 def _is_left(stream: LogStream, node: NodeID, replica: ReplicaStatus) -> bool:
-    """A replica of a stream that has moved on."""
+    """A replica of a stream that has moved."""
     if node in stream.replicas:
         return False
-    # While the stream does not run, what its former replicas hold may still be of use; and one that knows a newer epoch than this
-    # view knows better.
+    # Until the stream runs, its former replicas may still be needed; and a replica in a newer epoch than this view has joined
+    # since.
     return stream.state is StreamState.RUNNING and replica.epoch < stream.epoch

@@ -1,4 +1,4 @@
-"""PURE. StreamCondition: a log stream, what its replicas say, and what is known around it: the ground of every repair decision."""
+"""PURE. RepairInputs and StreamCondition: what repair decisions are based on."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from varlog.model.ids import NodeID
 from varlog.model.lsn import FIRST_LLSN
 from varlog.model.status import ReplicaState, ReplicaStatus
 
-# What each node that answered says of its replica; None: it answered, and has none. A node that is missing did
-# not answer.
+# The replica status of each node that answered; None: it has no replica. A node that is missing did not answer.
 Statuses = Mapping[NodeID, ReplicaStatus | None]
 
 
 @dataclass(frozen=True, slots=True)
 class RepairInputs:
-    """What is known beside the stream: living nodes with room (best first), for how long nodes have been of no use to it, after
-    how long they are replaced, what an operator wants, what replicas of it are left where it is no longer registered, why its
-    topic is stopped, if it is, and the node that is to be its primary instead of a slow one."""
+    """`spares`: living nodes with room, best first. `away_s`: how long nodes have been unusable for the stream; they are replaced
+    after `replace_after_s`. `move`: an operator's request. `former`: replicas left on nodes where it is no longer registered.
+    `stopped`: why its topic is stopped; empty if it is not. `primary`: the node that is to be the primary instead of a slow
+    one."""
 
     spares: tuple[NodeID, ...] = ()
     away_s: Mapping[NodeID, float] = field(default_factory=dict)
@@ -40,31 +40,31 @@ ALONE = RepairInputs()
 
 @dataclass(frozen=True, slots=True)
 class StreamCondition:
-    """`known`: the statuses of those replicas that there are."""
+    """A log stream and its replicas. `known`: the statuses of those replicas that exist."""
 
     stream: LogStream
     statuses: Statuses
     known: Mapping[NodeID, ReplicaStatus]
-    around: RepairInputs
+    inputs: RepairInputs
 
     @classmethod
-    def of(cls, stream: LogStream, statuses: Statuses, around: RepairInputs) -> Self:
+    def of(cls, stream: LogStream, statuses: Statuses, inputs: RepairInputs) -> Self:
         known = {node: status for node in stream.replicas if (status := statuses.get(node)) is not None}
-        return cls(stream, statuses, known, around)
+        return cls(stream, statuses, known, inputs)
 
     @property
     def move(self) -> Move | None:
-        """What an operator still wants moved. Not if the new node came into the stream in another's place meanwhile: the old one
-        would leave it with a replica too few."""
-        move, replicas = self.around.move, self.stream.replicas
+        """The operator's request, while it is open. Not if the new node has replaced another one meanwhile: without the old one the
+        stream would have one replica too few."""
+        move, replicas = self.inputs.move, self.stream.replicas
         if move is None or move.old not in replicas:
             return None
         return None if move.new in replicas and len(replicas) <= move.replicas else move
 
     @property
     def new_primary(self) -> NodeID | None:
-        """Who is to be the primary instead of the one that is."""
-        wanted = self.around.primary
+        """The node that is to be the primary instead of the present one."""
+        wanted = self.inputs.primary
         return wanted if wanted in self.known and wanted != self.stream.primary else None
 
     def runs(self, node: NodeID) -> bool:
@@ -74,14 +74,14 @@ class StreamCondition:
         )
 
     def is_sealed(self, node: NodeID) -> bool:
-        """It holds exactly what was ordered, and can be the source of a sync (R-SYNC-2)."""
+        """It has exactly what was ordered, and can be the source of a sync (R-SYNC-2)."""
         status = self.known.get(node)
         return (
             status is not None and status.state is ReplicaState.SEALED and status.epoch == self.stream.epoch
         )
 
     def is_behind(self, node: NodeID) -> bool:
-        """It knows where to stop, and is not there yet: it needs rows, or a sync."""
+        """It knows the sealed end and has not reached it: it needs commit rows, or a sync."""
         status = self.known[node]
         return (
             status.state is ReplicaState.SEALING
@@ -100,10 +100,10 @@ class StreamCondition:
         )
 
     def evidence(self) -> str:
-        """Who contradicts the repository, in words: a replica that was asked to give up what it knows to be ordered, or that has
-        more of it than the stream was sealed with. One that runs in the stream's epoch has been unsealed since this view."""
+        """How a replica contradicts the repository, for people: it was asked to give up ordered entries, or has more of them than
+        the stream was sealed with. One that runs in the stream's epoch has been unsealed since this view."""
         stream = self.stream
-        for node, status in {**self.around.former, **self.known}.items():
+        for node, status in {**self.inputs.former, **self.known}.items():
             if status.evidence:
                 return f"the replica on node {node} contradicts the metadata repository: {status.evidence}"
             unsealed = status.epoch == stream.epoch and status.opened
@@ -121,7 +121,7 @@ class StreamCondition:
         return sorted(found, key=lambda node: bool(self.known[node].damage))
 
     def is_complete_without(self, node: NodeID) -> bool:
-        """Nothing is lost if this replica is emptied, or leaves: another one has everything, undamaged, or there is nothing."""
+        """Nothing is lost if this replica is emptied, or leaves: another one has everything undamaged, or there are no entries."""
         sound = any(not self.known[source].damage for source in self.sources(node))
         return self.stream.sealed_end == FIRST_LLSN or sound
 

@@ -1,14 +1,12 @@
-"""PURE. A log stream and its replicas' statuses -> the next repair step, or none
+"""PURE. next_step: the next repair step of a committed log stream.
 
-Everything is decided anew from a fresh snapshot, so a manager may die between any two steps, and a step may
-be done twice.
+Every decision starts from a fresh snapshot, so a manager may die between any two steps, and a step may be repeated.
 
-The way back: SealStream (the repository closes the epoch) -> SealReplicas (each keeps exactly what was
-ordered) -> what is missing is made, rebuilt or synced from a complete replica, who stays away is replaced ->
-UnsealReplicas (backups, then the primary) -> UnsealStream. A replica that was opened in an epoch is never
-sealed in the same one: what it reported would be cut, and the repository could order by a report that is no
-longer true (laws 1, 2). Where an unseal broke off half-way and cannot go on as it began, the epoch is finished
-first: UnsealStream, then SealStream anew.
+The repair: SealStream (the repository closes the epoch) -> SealReplicas (each keeps exactly what was ordered) -> missing replicas
+are created, rebuilt or synced from a complete one, and replicas that stay away are replaced -> UnsealReplicas (backups, then the
+primary) -> UnsealStream. A replica that was unsealed in an epoch is never sealed in the same one: its reported tail would be cut,
+and the repository could order by a report that is no longer true (laws 1, 2). If an unseal was interrupted and cannot continue,
+the epoch is finished first: UnsealStream, then SealStream again.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ from varlog.model.status import ReplicaState, ReplicaStatus, SyncState
 __all__ = ["ALONE", "RepairInputs", "Statuses", "next_step"]
 
 
-def next_step(stream: LogStream, statuses: Statuses, around: RepairInputs = ALONE) -> Step:
-    """The one next step for `stream`, as its replicas say they are."""
-    case = StreamCondition.of(stream, statuses, around)
-    # What contradicts the repository may hold all that is left of the truth: nothing is touched before an operator has decided,
-    # or the repository has taken the order from the nodes.
-    if around.stopped:
-        return NoStep(EventKind.TOPIC_STOPPED, f"the topic is STOPPED: {around.stopped}")
+def next_step(stream: LogStream, statuses: Statuses, inputs: RepairInputs = ALONE) -> Step:
+    """The next step for `stream`, given the statuses of its replicas."""
+    case = StreamCondition.of(stream, statuses, inputs)
+    # A replica that contradicts the repository may be the only correct one: nothing is touched before an operator has decided,
+    # or the repository has adopted the order from the nodes.
+    if inputs.stopped:
+        return NoStep(EventKind.TOPIC_STOPPED, f"the topic is STOPPED: {inputs.stopped}")
     if evidence := case.evidence():
         return NoStep(EventKind.CONTRADICTION, evidence)
     if any(status.epoch > stream.epoch for status in case.known.values()):
@@ -63,7 +61,7 @@ def _while_running(case: StreamCondition) -> Step:
             return SealStream(case.absence(node))
         if not case.runs(node):
             return SealStream(_condition(case, node))
-    if (step := mending(case)) is not None:
+    if (step := repair_damage(case)) is not None:
         return step
     if case.new_primary is not None:
         return SealStream(_slowness(case, case.new_primary))
@@ -76,33 +74,33 @@ def _slowness(case: StreamCondition, new: NodeID) -> str:
 
 def _condition(case: StreamCondition, node: NodeID) -> str:
     status = case.known[node]
-    told = f"the replica on node {node} is {status.state} in epoch {status.epoch}"
-    return f"{told}: {status.trouble}" if status.trouble else told
+    text = f"the replica on node {node} is {status.state} in epoch {status.epoch}"
+    return f"{text}: {status.trouble}" if status.trouble else text
 
 
 def _while_sealed(case: StreamCondition) -> Step:
     stream = case.stream
     if _must_renew(case):
         return UnsealStream(
-            stream.epoch, "an unseal broke off half-way: this epoch is finished before the next begins"
+            stream.epoch, "an unseal was interrupted: this epoch is finished before the next begins"
         )
     ready = tuple(node for node in case.known if _can_be_sealed(case, node))
     seal = SealReplicas(ready, stream.epoch, stream.sealed_end)
-    # One that has refused for long is not waited for any more, if another node can take its place.
-    if any(not case.around.is_lost(node) for node in ready):
-        return _mending_first(case, ready) or seal
-    step = replacement(case) or _mending_first(case, ready) or (seal if ready else None) or refill(case)
+    # A node that has refused for long is not waited for any more, if another can replace it.
+    if any(not case.inputs.is_lost(node) for node in ready):
+        return _repair_before_seal(case, ready) or seal
+    step = replacement(case) or _repair_before_seal(case, ready) or (seal if ready else None) or refill(case)
     if step is not None:
         return step
     if (wait := _wait(case)) is not None:
-        return mending(case) or wait
+        return repair_damage(case) or wait
     if stream.held:
         return HELD
     return _change_primary(case) or _unseal(case)
 
 
 def _change_primary(case: StreamCondition) -> ReplaceReplica | None:
-    """The same replicas in another order, before any of them is opened."""
+    """The same replicas in another order, before any of them is unsealed."""
     stream, new = case.stream, case.new_primary
     if new is None or not all(case.is_sealed(node) for node in stream.replicas):
         return None
@@ -110,16 +108,16 @@ def _change_primary(case: StreamCondition) -> ReplaceReplica | None:
     return ReplaceReplica(NodeID(0), new, stream.epoch, (new, *others), _slowness(case, new))
 
 
-def _mending_first(case: StreamCondition, ready: tuple[NodeID, ...]) -> Step | None:
-    """Whoever is left to be sealed refused it, and is damaged: it may be damage that hides where its tail is to be cut."""
-    stuck = [node for node in ready if case.known[node].damage and case.around.away_s.get(node, 0.0) > 0]
-    return mending(case) if ready and len(stuck) == len(ready) else None
+def _repair_before_seal(case: StreamCondition, ready: tuple[NodeID, ...]) -> Step | None:
+    """All replicas left to be sealed refused it and are damaged: the damage may hide where the tail is to be cut."""
+    stuck = [node for node in ready if case.known[node].damage and case.inputs.away_s.get(node, 0.0) > 0]
+    return repair_damage(case) if ready and len(stuck) == len(ready) else None
 
 
 def _must_renew(case: StreamCondition) -> bool:
-    """Some replica was opened in the stream's epoch, and the unseal cannot simply go on: somebody stopped, is gone or behind, or a
-    backup of an opened primary is not open. Nobody can join an opened epoch, and only a newer one can seal it; the repository
-    gives one only to a stream that it orders."""
+    """Some replica was unsealed in the stream's epoch, and the unseal cannot continue: a replica has stopped, is gone or behind,
+    or a backup of an unsealed primary is still sealed. No replica can join an epoch that was unsealed, and only a newer epoch can
+    seal it; the repository starts one only for a stream that it orders."""
     stream = case.stream
     opened = [node for node, status in case.known.items() if status.epoch == stream.epoch and status.opened]
     if not opened:
@@ -132,7 +130,7 @@ def _must_renew(case: StreamCondition) -> bool:
 
 
 def _can_be_sealed(case: StreamCondition, node: NodeID) -> bool:
-    """Not sealed yet, and not only waiting for entries: asking that one again changes nothing until more is ordered there."""
+    """Not sealed yet, and not just waiting for entries: repeating the request changes nothing until more is ordered there."""
     status = case.known[node]
     if status.state is ReplicaState.FROZEN or case.runs(node) or case.is_sealed(node):
         return False
@@ -140,7 +138,7 @@ def _can_be_sealed(case: StreamCondition, node: NodeID) -> bool:
 
 
 def _wait(case: StreamCondition) -> NoStep | None:
-    """What must change before the stream can run: the first thing in the way."""
+    """What must change before the stream can run: the first obstacle."""
     for node in case.stream.replicas:
         if (why := _hindrance(case, node)) is not None:
             return why
@@ -188,17 +186,16 @@ def _hindrance(case: StreamCondition, node: NodeID) -> NoStep | None:
 
 
 def _prospect(case: StreamCondition, node: NodeID) -> str:
-    around = case.around
-    if not around.is_lost(node):
-        return f"; it is replaced if that lasts {around.replace_after_s:g} s"
+    inputs = case.inputs
+    if not inputs.is_lost(node):
+        return f"; it is replaced if that lasts {inputs.replace_after_s:g} s"
     if not case.is_complete_without(node):
         return ", and no other replica is complete"
     return ", and no other node has room for its replica"
 
 
 def _unseal(case: StreamCondition) -> Step:
-    """Every replica is SEALED, or was and RUNNING again. Backups first: the primary's first append must find
-    them running."""
+    """Every replica is SEALED, or was and is RUNNING again. Backups first: the primary's first append must find them running."""
     stream = case.stream
     sealed = [node for node in stream.replicas if case.is_sealed(node)]
     backups = tuple(node for node in sealed if node != stream.primary)
@@ -209,16 +206,16 @@ def _unseal(case: StreamCondition) -> Step:
     return UnsealStream(stream.epoch, "every replica runs")
 
 
-# PURE. Which replica of a sealed stream is made, rebuilt, synced or mended next, and from whom (R-SYNC-1, R-SYNC-2).
+# --- create, rebuild, sync, repair (R-SYNC-1, R-SYNC-2) -----------------------------------------------------------------
 #
 # A replica is emptied only while another one is complete, or while the stream has no entries: the last complete copy is never
 # touched.
 
 
 def refill(case: StreamCondition) -> Step | None:
-    """The first thing to do for a replica that is missing, broken or behind. One that refused lately comes last: it must not keep
-    the others from being filled."""
-    for node in sorted(case.stream.replicas, key=lambda node: case.around.away_s.get(node, 0.0) > 0):
+    """The next step for a replica that is missing, frozen or behind. One that refused lately comes last: it must not delay the
+    others."""
+    for node in sorted(case.stream.replicas, key=lambda node: case.inputs.away_s.get(node, 0.0) > 0):
         if node in case.statuses and (step := _refill(case, node)) is not None:
             return step
     return None
@@ -245,27 +242,27 @@ def _rebuild(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step
 
 
 def _sync(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step | None:
-    """Its rows may be on their way from the repository as well: whoever comes first (R-CTX-4)."""
+    """Its rows may also arrive from the repository: whichever comes first (R-CTX-4)."""
     sources, sync = case.sources(node), status.sync
     if not sources or (sync is not None and sync.state is SyncState.IN_PROGRESS):
         return None
     if sync is not None and sync.state is SyncState.ERROR:
-        if (mend := mending(case)) is not None:
-            return mend  # the damage may be what the sync failed of
+        if (repair := repair_damage(case)) is not None:
+            return repair  # the damage may be why the sync failed
         failed = sync.source
         sources.sort(key=lambda source: source == failed)
     return SyncReplica(node, sources[0], case.stream.epoch)
 
 
-def mending(case: StreamCondition) -> RepairReplica | None:
-    """A damaged replica and those that hold the same entries: committed bytes never change, so the stream need not stop, and one
-    that left the stream is as good as any."""
+def repair_damage(case: StreamCondition) -> RepairReplica | None:
+    """Repair a damaged replica from those that have the same entries: committed bytes never change, so the stream need not stop,
+    and a former replica is as good a source as any."""
     for node, status in case.known.items():
         if status.damage and status.state is not ReplicaState.FROZEN:
             end = max(end for _, end in status.damage)
             sources = tuple(
                 other
-                for other, found in {**case.known, **case.around.former}.items()
+                for other, found in {**case.known, **case.inputs.former}.items()
                 if other != node and found.state is not ReplicaState.FROZEN and found.committed_end >= end
             )
             if sources:
@@ -273,10 +270,10 @@ def mending(case: StreamCondition) -> RepairReplica | None:
     return None
 
 
-# PURE. Who leaves the replicas of a sealed stream, and who comes in his place (R-REG-6).
+# --- replace (R-REG-6) --------------------------------------------------------------------------------------------------
 #
-# A node that stays away too long leaves, and one that an operator sends away. Nobody leaves before another replica is complete.
-# Those who live come first, so that the primary is never on a node that is gone.
+# A node leaves that stays away too long, or that an operator replaces; never before another replica is complete. Living nodes come
+# first, so that the primary is never on a lost one.
 
 
 def replacement(case: StreamCondition) -> ReplaceReplica | None:
@@ -284,17 +281,17 @@ def replacement(case: StreamCondition) -> ReplaceReplica | None:
     if case.move is not None:
         return _move(case, case.move)
     for node in case.stream.replicas:
-        if case.around.is_lost(node) and case.is_complete_without(node):
-            spare = next((found for found in case.around.spares if found not in case.stream.replicas), None)
+        if case.inputs.is_lost(node) and case.is_complete_without(node):
+            spare = next((found for found in case.inputs.spares if found not in case.stream.replicas), None)
             if spare is not None:
                 return _replace(case, node, spare, _loss(case, node))
     return None
 
 
 def _loss(case: StreamCondition, node: NodeID) -> str:
-    lasting = f"for {case.around.replace_after_s:g} s"
+    lasting = f"for {case.inputs.replace_after_s:g} s"
     if node in case.statuses:
-        return f"node {node} has failed to seal or make its replica {lasting}"
+        return f"node {node} has failed to seal or create its replica {lasting}"
     return f"storage node {node} has not answered {lasting}"
 
 

@@ -1,4 +1,4 @@
-"""StepRunner: carries out one step for one stream: the calls to the repository and to the nodes, and who refuses them."""
+"""StepRunner: carries out one repair step of a committed log stream."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.rpc import messages
 from varlog.rpc.messages import Message, ReplicaAddress
 
-# What the nodes of a round said of the replicas of one stream, also those that are not registered there.
+# The statuses of all replicas of one stream in a round, registered or not.
 Found = Mapping[NodeID, ReplicaStatus]
 
 
 class StepRunner:
-    """Does what was decided. Each step may be cut off anywhere, and done again by anyone."""
+    """Sends the requests of a step. Each step may be interrupted anywhere, and repeated by any manager. Remembers which nodes
+    refuse."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._refused_since: dict[tuple[LogStreamID, NodeID], float] = {}
 
     def refused_s(self, stream: LogStream) -> dict[NodeID, float]:
-        """For how long nodes have refused what the replica there needs: one with a dead disk lives, and is of no use."""
+        """How long nodes have refused what their replica needs: a node with a dead disk answers, and is of no use."""
         now = asyncio.get_running_loop().time()
         since = {node: self._refused_since.get((stream.log_stream, node)) for node in stream.replicas}
         return {node: now - found for node, found in since.items() if found is not None}
@@ -57,7 +58,7 @@ class StepRunner:
         self._refused_since = {key: since for key, since in self._refused_since.items() if key[0] in streams}
 
     async def do(self, stream: LogStream, step: Step, view: ClusterView, found: Found) -> None:
-        """Raises an error of the tree if somebody refuses, or does not answer."""
+        """Raises VarlogError if a process refuses, or does not answer."""
         match step:
             case SealStream() | UnsealStream():
                 await self._ask_repository(stream, step)
@@ -80,12 +81,12 @@ class StepRunner:
                 (address,) = _addresses((source,), view)
                 await self._ask(node, view, messages.SyncReplica(stream.log_stream, epoch, address))
             case RepairReplica(node, sources):
-                mend = messages.RepairReplica(stream.log_stream, _addresses(sources, view))
-                await self._ask(node, view, mend)
+                repair = messages.RepairReplica(stream.log_stream, _addresses(sources, view))
+                await self._ask(node, view, repair)
             case ReplaceReplica():
                 await self._replace(stream, step, view, found)
             case BeginTopic() | Reconfigure() | NoStep():
-                pass  # of sequenced topics: the projector's
+                pass  # of sequenced topics: see ProjectionRunner
 
     async def _ask_repository(self, stream: LogStream, step: SealStream | UnsealStream) -> None:
         if isinstance(step, SealStream):
@@ -97,7 +98,8 @@ class StepRunner:
     async def _replace(
         self, stream: LogStream, step: ReplaceReplica, view: ClusterView, found: Found
     ) -> None:
-        """First the replica, then the repository (as R-REG-2): cut off between, it is a zombie, and the next try takes it."""
+        """First the replica, then the repository (as R-REG-2): if interrupted in between, it is a zombie, which the next attempt
+        uses."""
         if step.new not in stream.replicas:
             await self._make_empty(stream, step.new, view, found.get(step.new))
         change = messages.SetReplicas(stream.log_stream, step.epoch, step.replicas)
@@ -106,8 +108,8 @@ class StepRunner:
     async def _make_empty(
         self, stream: LogStream, node: NodeID, view: ClusterView, left: ReplicaStatus | None
     ) -> None:
-        """An empty replica on a node that is not of the stream. What an older one left there goes first, unless it changed since it
-        was looked at: the node compares the epoch."""
+        """An empty replica on a node outside the stream. What is left there of an older one is removed first, unless it has
+        changed since its status: the node compares the epoch."""
         if left is not None and _is_empty(left):
             return
         if left is not None:
@@ -115,14 +117,14 @@ class StepRunner:
             try:
                 await self._ask(node, view, remove)
             except UnknownLogStream:
-                pass  # it is gone already
+                pass  # already removed
         make = messages.AddLogStream(stream.topic, stream.log_stream, cluster_uuid=view.uuid)
         await self._ask(node, view, make)
 
     async def _ask_nodes(
         self, stream: LogStream, nodes: tuple[NodeID, ...], view: ClusterView, request: Message
     ) -> None:
-        """Ask them for what only their own disks can refuse, and remember who does."""
+        """Send a request that only a failing disk can refuse, and remember which nodes do."""
         answers = await self._ask_all(nodes, view, request)
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, VarlogError):
@@ -135,7 +137,7 @@ class StepRunner:
     async def _ask_all(
         self, nodes: tuple[NodeID, ...], view: ClusterView, request: Message
     ) -> list[Message | BaseException]:
-        """At the same time; each may finish."""
+        """Concurrently; each may finish."""
         asks = (self._ask(node, view, request) for node in nodes)
         return await asyncio.gather(*asks, return_exceptions=True)
 
@@ -150,7 +152,7 @@ def _raise_first(answers: list[Message | BaseException]) -> None:
 
 
 def _is_empty(replica: ReplicaStatus) -> bool:
-    """Never in an epoch of a stream: made by a manager that was cut off before it could say so."""
+    """Never in an epoch of a stream: created by a manager that was interrupted before it registered it."""
     return (
         replica.epoch == NO_EPOCH
         and replica.state is ReplicaState.SEALING

@@ -1,9 +1,9 @@
-"""PURE. SlowPrimaries: which log streams get another primary, because the disk of theirs is slow.
+"""PURE. SlowPrimaries: which log streams get another primary because of a slow disk.
 
 A node loses its primaries when it has been slow, compared with the others, without a break for `slow_after_s`, and another replica
-of the stream is on a node that is not. That too few writes ended to tell is no break: so it looks while one of them hangs. The move
-costs a seal, so it is made once per stream and PAUSE_S: whatever the disks do, a stream is not moved to and fro. Nothing moves back
-by itself: which of two sound nodes has a primary makes no difference.
+of the stream is on a node that is not slow. Too few finished writes are no break: that is how a hanging write looks. The move
+costs a seal, so it is made at most once per stream and PAUSE_S: whatever the disks do, a stream does not flap. Nothing moves back:
+which of two healthy nodes has a primary makes no difference.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.traffic import slow_nodes
 
-# A move that was begun is wanted for this long: a seal, new replicas and an unseal take less.
+# How long a move stays wanted: a seal, new replicas and an unseal take less.
 WANTED_S: Final = 15.0
 # Between two moves of one stream.
 PAUSE_S: Final = 120.0
 
 
 class SlowPrimaries:
-    """Times are the caller's, and only grow. In memory: another manager starts from nothing, and moves `slow_after_s` later."""
+    """Times are passed in, and only grow. In memory: another manager starts without them, and moves `slow_after_s` later."""
 
     def __init__(self, slow_after_s: float) -> None:
         self._slow_after_s = slow_after_s
@@ -33,8 +33,8 @@ class SlowPrimaries:
         # The newest move of each stream: to which node, and when it was begun.
         self._moves: dict[LogStreamID, tuple[NodeID, float]] = {}
 
-    def look(self, write_s: Mapping[NodeID, float], now: float) -> None:
-        """How long a write takes on each node that answers; 0: too few to tell."""
+    def update(self, write_s: Mapping[NodeID, float], now: float) -> None:
+        """Record the time of a write on each node that answers; 0: too few to measure."""
         self._write_s = write_s
         slow = {node: (self._since.get(node, (now, now))[0], now) for node in slow_nodes(write_s)}
         silent = {

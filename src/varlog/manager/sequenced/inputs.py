@@ -1,4 +1,4 @@
-"""PURE. TopicCondition: a sequenced topic, what its units say, and what is known around it: the ground of every projection rule."""
+"""PURE. TopicRepairInputs and TopicCondition: what projection decisions are based on."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection, SequencerID
 from varlog.model.status import SyncState, UnitStatus
 
-# A node that has just started, or whose repository has, has no lease for a moment. One that has had none for so long serves nobody.
+# A node that has just started, or whose repository has, has no lease for a moment. After this time it counts as unusable.
 UNLEASED_S: Final = 2.0
-# Units in a newer epoch than the projection: somebody is at it. If it lasts so long, he has died half-way.
+# Units in a newer epoch than the projection: a reconfiguration is in progress. After this time its process has died halfway.
 AHEAD_S: Final = 1.0
-# After a restart of all, every member of a chain is waited for, as long as this: one that is away may hold what the others have
-# lost. Where only one answers a disk that went back in time would not be noticed at all.
+# After a restart of all members of a chain, each is waited for this long: one that is away may have what the others have lost. If
+# only one answers, a disk that went back in time would not be noticed at all.
 UNHEARD_S: Final = 3.0
 UNHEARD_ALONE_S: Final = 10.0
-# What a joining unit may lack: it is copied while the topic waits.
+# How many entries a joining unit may lack: they are copied while the topic waits.
 JOIN_LAG_ENTRIES: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRepairInputs:
-    """What is known beside the topic. `spares`: living nodes with room, best first. `away_s`: for how long nodes have not answered;
-    `useless_s`: for how long a node has been of no use to a stream, though it answers. `unleased_s`: for how long nodes that
-    answer have had no lease. `ahead_s`: for how long units have been in a newer epoch than the projection. `sequencers`: those
-    that may give positions now. `moves`: what operators want. `making`: more log streams are being made now. `resting`: units that
-    could not join lately, though they are filled. `stuck`: units that refused to be filled. `unheard_s`: for how long members of
-    chains have not told of their units, or only of troubles."""
+    """`spares`: living nodes with room, best first. `away_s`: how long nodes have not answered; `useless_s`: how long a node has
+    been of no use to a stream, though it answers. `unleased_s`: how long nodes that answer have had no lease. `ahead_s`: how long
+    units have been in a newer epoch than the projection. `sequencers`: those that may assign positions now. `moves`: requests of
+    operators. `making`: more log streams are being created now. `resting`: filled units that could not join lately. `stuck`: units
+    that refused to be filled. `unheard_s`: how long members of chains have not reported their units, or only failures."""
 
     spares: tuple[NodeID, ...] = ()
     away_s: Mapping[NodeID, float] = field(default_factory=dict)
@@ -50,14 +49,14 @@ class TopicRepairInputs:
 
 @dataclass(frozen=True, slots=True)
 class TopicCondition:
-    """`nodes`: those that answered. `units`: every unit of the topic's streams that one of them has, also where it is no member."""
+    """A sequenced topic. `nodes`: those that answered. `units`: every unit of its streams that they have, members or not."""
 
     topic: Topic
     projection: Projection | None
     streams: tuple[LogStream, ...]
     nodes: Collection[NodeID]
     units: Mapping[LogStreamID, Mapping[NodeID, UnitStatus]]
-    around: TopicRepairInputs = TopicRepairInputs()
+    inputs: TopicRepairInputs = TopicRepairInputs()
 
     @property
     def epoch(self) -> Epoch:
@@ -67,7 +66,7 @@ class TopicCondition:
         return self.units.get(log_stream, {}).get(node)
 
     def defect(self, log_stream: LogStreamID, node: NodeID) -> str:
-        """Why a node cannot serve a stream, or had better not; "" if it can."""
+        """Why a node cannot serve a stream, or should not; "" if it can."""
         if node not in self.nodes:
             return f"storage node {node} does not answer"
         unit = self.unit(log_stream, node)
@@ -79,11 +78,11 @@ class TopicCondition:
             return f"the unit on node {node} is damaged"
         if unit.trouble:
             return f"the unit on node {node} is of no use: {unit.trouble}"
-        if not self.tells(log_stream, node):
+        if not self.is_sealable(log_stream, node):
             return f"the unit on node {node} was never sealed: its disk is older than the log stream"
         if unit.unverified and unit.sync is not None and unit.sync.rebuild:
             return f"the unit on node {node} holds something else than its chain: {unit.sync.why}"
-        if self.around.unleased_s.get(node, 0.0) >= UNLEASED_S:
+        if self.inputs.unleased_s.get(node, 0.0) >= UNLEASED_S:
             return f"storage node {node} gets no lease"
         return ""
 
@@ -91,60 +90,62 @@ class TopicCondition:
         return [node for node in chain.nodes if not self.defect(chain.log_stream, node)]
 
     def unverified(self, chain: Chain) -> list[NodeID]:
-        """Members whose nodes were restarted, and that were not compared with their chain since."""
+        """Members whose nodes were restarted, and that have not been compared with their chain since."""
         found = [(node, self.unit(chain.log_stream, node)) for node in chain.nodes]
         return [node for node, unit in found if unit is not None and unit.unverified]
 
     def proven(self, chain: Chain) -> list[NodeID]:
-        """Sound members that certainly have all that was acknowledged, the last one of the chain first."""
+        """Healthy members that certainly have all acknowledged entries, the last one of the chain first."""
         unproven = self.unverified(chain)
         return [node for node in reversed(self.healthy(chain)) if node not in unproven]
 
     def lost(self, chain: Chain) -> tuple[NodeID, ...]:
-        """Members that are not waited for any more when the others were all restarted."""
-        silent = [node for node in chain.nodes if (chain.log_stream, node) in self.around.unheard_s]
+        """Members that are no longer waited for after all the others were restarted."""
+        silent = [node for node in chain.nodes if (chain.log_stream, node) in self.inputs.unheard_s]
         limit_s = UNHEARD_S if len(chain.nodes) - len(silent) > 1 else UNHEARD_ALONE_S
-        return tuple(node for node in silent if self.around.unheard_s[chain.log_stream, node] >= limit_s)
+        return tuple(node for node in silent if self.inputs.unheard_s[chain.log_stream, node] >= limit_s)
 
-    def tells(self, log_stream: LogStreamID, node: NodeID) -> bool:
-        """Whether a member can answer a seal. One whose unit was never sealed cannot: it was made in the place of one that is gone,
-        or its disk went back to before the topic began, and it has nothing of what the chain holds."""
+    def is_sealable(self, log_stream: LogStreamID, node: NodeID) -> bool:
+        """Whether a member can answer a seal. A unit that was never sealed cannot: it replaces a lost one, or its disk went back
+        to before the topic began, and it has nothing of what the chain has."""
         unit = self.unit(log_stream, node)
         return unit is not None and unit.epoch != NO_EPOCH
 
     def must_compare(self, chain: Chain) -> bool:
-        """Nobody is known to be whole: all are sealed and compared with each other."""
+        """No member is known to be complete: all are sealed and compared with each other."""
         return len(chain.nodes) > 1 and bool(self.unverified(chain)) and not self.proven(chain)
 
     def awaited(self, chain: Chain) -> list[NodeID]:
-        """Whose answer is needed before the others can be compared."""
+        """The members whose answer is needed before the others can be compared."""
         if not self.must_compare(chain):
             return []
         lost = self.lost(chain)
-        return [node for node in chain.nodes if not self.tells(chain.log_stream, node) and node not in lost]
+        return [
+            node for node in chain.nodes if not self.is_sealable(chain.log_stream, node) and node not in lost
+        ]
 
     def is_ahead(self, chain: Chain) -> bool:
-        """A unit knows a newer epoch than the projection: it was sealed for the next one. One that was about to join counts, too:
-        it may be the only one that the manager before this one came to seal."""
+        """A unit knows a newer epoch than the projection: it was sealed for the next one. A unit that was about to join counts,
+        too: it may be the only one that the previous manager sealed before it died."""
         return any(unit.epoch > self.epoch for unit in self.units.get(chain.log_stream, {}).values())
 
     def is_lost(self, log_stream: LogStreamID, node: NodeID) -> bool:
-        """It has been of no use for so long that another is to take its place."""
-        around = self.around
+        """It has been of no use for so long that it is to be replaced."""
+        inputs = self.inputs
         away_s = max(
-            around.away_s.get(node, 0.0),
-            around.useless_s.get((log_stream, node), 0.0),
-            around.unleased_s.get(node, 0.0),
+            inputs.away_s.get(node, 0.0),
+            inputs.useless_s.get((log_stream, node), 0.0),
+            inputs.unleased_s.get(node, 0.0),
         )
-        return away_s >= around.replace_after_s
+        return away_s >= inputs.replace_after_s
 
     def lag(self, chain: Chain, node: NodeID) -> int:
-        """How many entries the tail is ahead of a unit, as far as their newest ones tell."""
+        """How many entries the tail is ahead of a unit, by their newest LLSNs."""
         tail, unit = self.unit(chain.log_stream, chain.tail), self.unit(chain.log_stream, node)
         return 0 if tail is None or unit is None else tail.newest - unit.newest
 
     def is_filled(self, chain: Chain, node: NodeID) -> bool:
-        """It has what the tail had lately: the rest is copied when it joins."""
+        """It has what the tail had a moment ago: the rest is copied when it joins."""
         unit = self.unit(chain.log_stream, node)
         if unit is None or unit.sync is None or unit.sync.state is not SyncState.COMPLETE:
             return False

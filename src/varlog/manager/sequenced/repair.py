@@ -1,7 +1,7 @@
-"""SequencedRepair: looks after the sequenced topics: what projection_rules decide, done within the rounds of the repair loop.
+"""SequencedRepair: repairs sequenced topics within the rounds of the repair loop.
 
-At most one change of projection a topic, and one step a stream, at a time. A topic whose change was under way while a round looked
-is left to the next round, because what was seen of it may be from before.
+What to do is decided in rules.py. At most one change of projection per topic, and one step per stream, run at a time. A topic whose
+change ran during a poll is left to the next round, because its statuses may be from before.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from varlog.reconfiguration.rules import thin
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# Steps of sequenced streams under way at the same time.
-STEPS_MAX: Final = 64
-# After a unit that was filled could not join.
+# Concurrent steps of sequenced streams.
+SEQUENCED_STEPS_MAX: Final = 64
+# Backoff of a unit that was filled and could not join.
 REST_S: Final = 5.0
 
-# What is under way: a change of a topic's projection, or a step of one of its streams.
+# A running change of a topic's projection, or a running step of one of its streams.
 Work = TopicID | tuple[TopicID, LogStreamID]
 
 
 class SequencedRepair:
-    """What it remembers is only since when something has been so, and what is under way."""
+    """Remembers only since when a condition holds, and what is running."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class SequencedRepair:
 
     @contextmanager
     def making(self, topic: TopicID) -> Iterator[None]:
-        """Streams of this topic are being made: they begin together."""
+        """Streams of this topic are being created: they start together."""
         self._making[topic] = None
         try:
             yield
@@ -97,13 +97,13 @@ class SequencedRepair:
     def begin_round(self) -> None:
         self._touched = dict(self._busy)
 
-    async def look(self, view: ClusterView) -> None:
-        """Ask the sequencers, if there is a topic that needs one."""
+    async def poll_sequencers(self, view: ClusterView) -> None:
+        """Poll the sequencers, if there is a topic that needs one."""
         if any(topic.sequenced for topic in view.topics):
             self._sequencers = await self._watch.poll(view.sequencers)
 
     def decide(self, snapshot: Snapshot) -> bool:
-        """Start the steps of this round; true if something is about to change by itself."""
+        """Start the steps of this round; true if something is about to change without us."""
         self._seen = {}
         unsettled = False
         projections = {found.topic: found for found in snapshot.view.projections}
@@ -134,9 +134,7 @@ class SequencedRepair:
                 self._activity.no_step(stream.log_stream, stream.epoch, waits)
             return False
         units = {stream.log_stream: snapshot.units(stream.log_stream) for stream in streams}
-        case = self._with_surroundings(
-            snapshot, TopicCondition(topic, projection, streams, snapshot.nodes, units)
-        )
+        case = self._with_inputs(snapshot, TopicCondition(topic, projection, streams, snapshot.nodes, units))
         decided = plan(case)
         if case.projection is not None:
             self._record_copies(case.projection)
@@ -152,13 +150,13 @@ class SequencedRepair:
                 self._start_step(snapshot, topic, stream.log_stream, step)
         return unsettled
 
-    def _with_surroundings(self, snapshot: Snapshot, bare: TopicCondition) -> TopicCondition:
+    def _with_inputs(self, snapshot: Snapshot, bare: TopicCondition) -> TopicCondition:
         topic = bare.topic.topic
         chains = bare.projection.chains if bare.projection is not None else ()
         now = asyncio.get_running_loop().time()
         unleased = [node for node, status in snapshot.nodes.items() if status.units and not status.leased]
-        around = TopicRepairInputs(
-            # Whom to place a unit on is asked only where a place is needed: it takes a look at all streams.
+        inputs = TopicRepairInputs(
+            # Computed only where a unit is to be placed: it needs all streams.
             spares=snapshot.spares() if any(chain.away for chain in chains) else (),
             away_s=snapshot.away_s,
             useless_s=self._useless_s(bare),
@@ -172,10 +170,10 @@ class SequencedRepair:
             stuck=self._stuck,
             unheard_s={key: self._for_s("unheard", *key) for key in _unheard(bare)},
         )
-        return replace(bare, around=around)
+        return replace(bare, inputs=inputs)
 
     def _useless_s(self, case: TopicCondition) -> dict[tuple[LogStreamID, NodeID], float]:
-        """Members that answer, and whose disks are full or refuse: one with a dead disk lives, and is of no use."""
+        """Members that answer, and whose disks are full or fail: a node with a dead disk answers, and is of no use."""
         found = {}
         for log_stream, units in case.units.items():
             full = [(log_stream, node) for node, unit in units.items() if unit.full]
@@ -184,15 +182,15 @@ class SequencedRepair:
         return found
 
     def _for_s(self, *what: object) -> float:
-        """For how long something has been so. What is not asked for in a round is over."""
+        """How long a condition has held. A condition that is not asked for in a round has ended."""
         self._seen[what] = None
         now = asyncio.get_running_loop().time()
         return now - self._since.setdefault(what, now)
 
-    # --- Do -------------------------------------------------------------------------------------------------------------
+    # --- Run ------------------------------------------------------------------------------------------------------------
 
     def _start_change(self, snapshot: Snapshot, topic: Topic, decided: Plan) -> bool:
-        if decided.change is None or self._is_under_way(topic.topic):
+        if decided.change is None or self._is_running(topic.topic):
             return False
         self._busy[topic.topic] = None
         name = f"projection/topic={topic.topic}"
@@ -201,14 +199,14 @@ class SequencedRepair:
 
     def _start_step(self, snapshot: Snapshot, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
         work = (topic.topic, log_stream)
-        if self._is_under_way(work) or self._is_under_way(topic.topic) or len(self._busy) >= STEPS_MAX:
+        if self._is_running(work) or self._is_running(topic.topic) or len(self._busy) >= SEQUENCED_STEPS_MAX:
             return
         self._busy[work] = None
         _ = self._tasks.spawn(
             f"repair/ls={log_stream}", self._run_step(snapshot.view, topic, log_stream, step)
         )
 
-    def _is_under_way(self, work: Work) -> bool:
+    def _is_running(self, work: Work) -> bool:
         return work in self._busy or work in self._touched
 
     async def _change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> None:
@@ -218,9 +216,9 @@ class SequencedRepair:
             self._activity.begin_step(event, streams)
             projection = await self._runner.change(view, topic, change)
         except (ProjectionConflict, StaleEpoch):
-            pass  # somebody else was faster: whoever watches the view wakes the loop
+            pass  # another process was faster; the change of the view wakes the loop
         except VarlogError as error:
-            # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
+            # Not retried immediately: the cause needs a moment, and the next heartbeat comes soon.
             self._activity.begin_step(changed(event, failure=str(error)), streams)
             self._rest(change, None)
         else:
@@ -231,7 +229,7 @@ class SequencedRepair:
             self._end(topic.topic)
 
     def _rest(self, change: BeginTopic | Reconfigure, projection: Projection | None) -> None:
-        """Whoever could not join is not tried again at once: each try makes the topic wait."""
+        """A unit that could not join is not retried immediately: each attempt makes the topic wait."""
         now = asyncio.get_running_loop().time()
         for log_stream, nodes in change.wish.join.items() if isinstance(change, Reconfigure) else ():
             for node in nodes:
@@ -249,13 +247,13 @@ class SequencedRepair:
             self._activity.begin_step(changed(event, failure=str(error)), [log_stream])
         else:
             self._note_refusal(log_stream, step, refused=False)
-            if not isinstance(step, SyncReplica):  # that has only begun
+            if not isinstance(step, SyncReplica):  # that has only started
                 self._wake()
         finally:
             self._end((topic.topic, log_stream))
 
     def _note_refusal(self, log_stream: LogStreamID, step: Step, *, refused: bool) -> None:
-        """A unit that cannot be made is of no use; one that cannot be filled must be made anew."""
+        """A unit that cannot be created is of no use; one that cannot be filled must be rebuilt."""
         if not isinstance(step, CreateReplica | RebuildReplica | SyncReplica):
             return
         unit = (log_stream, step.node)
@@ -274,7 +272,7 @@ class SequencedRepair:
     # --- Record ---------------------------------------------------------------------------------------------------------
 
     def _record_copies(self, projection: Projection) -> None:
-        """R-SEQ-10: loudly, whoever reconfigured it."""
+        """R-SEQ-10: a loss of redundancy is reported, whichever process reconfigured the topic."""
         alone = {chain.log_stream: chain for chain in thin(projection)}
         for log_stream, chain in alone.items():
             if log_stream not in self._thin:
@@ -290,7 +288,7 @@ class SequencedRepair:
                 )
 
     def _forget(self, streams: set[LogStreamID]) -> None:
-        """Streams that are gone."""
+        """Forget streams that no longer exist."""
         self._activity.retain(streams)
         self._thin = {found: None for found in self._thin if found in streams}
         self._refused = {key: None for key in self._refused if key[0] in streams}
@@ -300,9 +298,9 @@ class SequencedRepair:
 
 
 def _unheard(case: TopicCondition) -> Iterator[tuple[LogStreamID, NodeID]]:
-    """Members that tell nothing of their units, or only of troubles, or whose units know nothing."""
+    """Members without a unit status, with a failed unit, or with a unit that was never sealed."""
     for chain in case.projection.chains if case.projection is not None else ():
         for node in chain.nodes:
             unit = case.unit(chain.log_stream, node)
-            if unit is None or unit.trouble or not case.tells(chain.log_stream, node):
+            if unit is None or unit.trouble or not case.is_sealable(chain.log_stream, node):
                 yield chain.log_stream, node

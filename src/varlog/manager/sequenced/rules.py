@@ -1,11 +1,11 @@
-"""PURE. A sequenced topic and what its units say -> the next step of each log stream, and of the topic, or why there is none.
+"""PURE. plan: the next repair steps of a sequenced topic and its log streams.
 
-The way back of a member: whoever cannot serve is left out by the next projection (Reconfigure). Its unit is made or rebuilt if
-need be, filled from the chain's tail while the log goes on, and joins behind the tail by a further projection (R-SEQ-10, R-SEQ-14).
-One that stays away is replaced the same way: the new one is filled first, and comes as the old one leaves.
+The repair of a member: one that cannot serve is left out by the next projection (Reconfigure). Its unit is created or rebuilt if
+necessary, filled from the chain's tail while the topic keeps running, and joins behind the tail by a further projection (R-SEQ-10,
+R-SEQ-14). A member that stays away is replaced the same way: the new one is filled first, and joins as the old one leaves.
 
-A unit is made or emptied only where the projection does not serve from it, and only in the projection's epoch: one that is joined
-meanwhile was sealed with a newer one, and refuses (law 7). Everything is decided anew from a fresh snapshot.
+A unit is created or emptied only where the projection does not serve from it, and only in the projection's epoch: a unit that joins
+meanwhile was sealed with a newer epoch, and refuses (law 7). Every decision starts from a fresh snapshot.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ FILLED = NoStep(EventKind.JOINING, "a unit is filled, and joins soon", settled=F
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`change`: what is done for the topic as a whole; `steps`: for each of its streams. `wanted`: units on nodes that are no
-    members yet, and are to be."""
+    """`change`: the step of the topic as a whole; `steps`: of each of its streams. `wanted`: units on nodes that are to become
+    members."""
 
     change: BeginTopic | Reconfigure | None
     steps: Mapping[LogStreamID, Step]
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Newcomers:
-    """Who is ready to come into which chain, and who leaves for him."""
+    """Which units are ready to join which chain, and which members leave for them."""
 
     join: dict[LogStreamID, tuple[NodeID, ...]] = field(default_factory=dict)
     leave: dict[LogStreamID, tuple[NodeID, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Newcomers:
 
 
 def plan(case: TopicCondition) -> Plan:
-    """What to do for a sequenced topic now."""
+    """The next steps for a sequenced topic."""
     projection = case.projection
     if projection is None:
         return _beginning(case)
@@ -85,9 +85,9 @@ def plan(case: TopicCondition) -> Plan:
 
 
 def _beginning(case: TopicCondition) -> Plan:
-    if case.around.making or not case.streams:
+    if case.inputs.making or not case.streams:
         return Plan(None, _all(case, CREATING_TOPIC))
-    if not case.around.sequencers:
+    if not case.inputs.sequencers:
         return Plan(None, _all(case, NO_SEQUENCER))
     if remade := {new.log_stream: step for new in case.streams if (step := _remade(case, new)) is not None}:
         return Plan(None, {**_all(case, CREATING_TOPIC), **remade})
@@ -96,9 +96,9 @@ def _beginning(case: TopicCondition) -> Plan:
 
 
 def _remade(case: TopicCondition, stream: LogStream) -> CreateReplica | None:
-    """A new log stream that has no unit anywhere: whoever made it was so slow to register it that its units were swept away as
-    zombies (R-REG-4). They were empty, and so are those in their place."""
-    if case.around.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
+    """A new log stream that has no unit anywhere: it was registered so late that its units had been removed as zombies (R-REG-4).
+    They were empty, and so are the new ones."""
+    if case.inputs.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
         return None
     if not all(node in case.nodes for node in stream.replicas):
         return None  # one that does not answer may have its unit
@@ -113,7 +113,7 @@ def _all(case: TopicCondition, step: Step) -> dict[LogStreamID, Step]:
 
 
 def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> Reconfigure | None:
-    """One projection for everything that is due. Not while some log stream has nobody to answer for it: it could not be made."""
+    """One projection for everything that is due. Not while a log stream has no member that answers: it could not be sealed."""
     if any(not _answering(case, chain) or case.awaited(chain) for chain in projection.chains):
         return None
     without = {chain.log_stream: bad for chain in projection.chains if (bad := _useless(case, chain))}
@@ -123,7 +123,7 @@ def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> R
         what = f"nodes {case.unverified(chain)} of log stream {chain.log_stream} were restarted"
         gone = case.lost(chain)
         reasons.append(
-            f"UNVERIFIED: {what}, and are believed without {list(gone)}"
+            f"UNVERIFIED: {what}, and are trusted without {list(gone)}"
             if gone
             else f"{what}, and are compared"
         )
@@ -132,9 +132,9 @@ def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> R
         reasons.append(lost)
     if streams:
         reasons.append(f"log streams {sorted(streams)} are new")
-    if any(case.is_ahead(chain) for chain in projection.chains) and case.around.ahead_s >= AHEAD_S:
-        reasons.append(f"epoch {projection.epoch + 1} was begun, and never proposed")
-    # Those who are all but filled come along: each projection makes the topic wait for a moment.
+    if any(case.is_ahead(chain) for chain in projection.chains) and case.inputs.ahead_s >= AHEAD_S:
+        reasons.append(f"epoch {projection.epoch + 1} was started, and never proposed")
+    # Units that are almost filled are waited for: each projection makes the topic wait for a moment.
     if came.join and (reasons or not came.nearly):
         reasons.extend(f"node {nodes[0]} joins log stream {at}" for at, nodes in came.join.items())
     if not reasons:
@@ -149,24 +149,24 @@ def _answering(case: TopicCondition, chain: Chain) -> bool:
 
 
 def _useless(case: TopicCondition, chain: Chain) -> tuple[NodeID, ...]:
-    """Those who cannot serve, if another one can."""
+    """The members that cannot serve, if another one can."""
     if not case.healthy(chain):
-        # A node that answers no seal is left out even for a poor one: nothing can be written while it is in the chain.
-        silent = tuple(node for node in chain.nodes if not case.tells(chain.log_stream, node))
+        # A node that answers no seal is left out even if the others are poor: nothing can be written while it is in the chain.
+        silent = tuple(node for node in chain.nodes if not case.is_sealable(chain.log_stream, node))
         return silent if len(silent) < len(chain.nodes) else ()
     return tuple(node for node in chain.nodes if case.defect(chain.log_stream, node))
 
 
 def _lost_sequencer(case: TopicCondition, projection: Projection) -> str | None:
-    present, there = projection.sequencer, case.around.sequencers
+    present, there = projection.sequencer, case.inputs.sequencers
     if present in there or not there:
         return None
     return "it has no sequencer" if present is None else f"the sequencer at {present.address} does not answer"
 
 
 def _new_streams(case: TopicCondition, projection: Projection) -> dict[LogStreamID, tuple[NodeID, ...]]:
-    """Registered, and in no projection yet. One whose nodes do not answer waits."""
-    if case.around.making:
+    """Registered, and in no projection yet. A stream whose nodes do not answer waits."""
+    if case.inputs.making:
         return {}
     known = {chain.log_stream for chain in projection.chains}
     return {
@@ -178,7 +178,7 @@ def _new_streams(case: TopicCondition, projection: Projection) -> dict[LogStream
 
 
 def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
-    """The streams whose next step this is; all of them, if it is for the topic as a whole."""
+    """The streams whose next step this is; all of them, if it concerns the topic as a whole."""
     wish = change.wish
     named = [*wish.without, *wish.join, *wish.streams]
     return named or [stream.log_stream for stream in case.streams]
@@ -190,7 +190,7 @@ def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
 def _fill_chain(
     case: TopicCondition, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
 ) -> Step:
-    """The first thing to do for who is away, or comes anew; else why nothing is done."""
+    """The next step for a member that is away, or a new one; otherwise why there is none."""
     if not _answering(case, chain):
         return NoStep(
             EventKind.NODE_AWAY, f"none of its nodes {list(chain.nodes)} answers: start one of them again"
@@ -202,7 +202,7 @@ def _fill_chain(
         )
     if case.is_ahead(chain):
         return NoStep(EventKind.STALE_VIEW, f"epoch {projection.epoch + 1} is being started", settled=False)
-    # The repository tells one that is alone that there is nobody to compare it with.
+    # A single member has no other to be compared with: the repository says so to its node.
     if len(chain.nodes) > 1 and (unproven := case.unverified(chain)):
         wait = NoStep(
             EventKind.VERIFYING,
@@ -237,7 +237,7 @@ def _fill_chain(
 
 
 def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step | None:
-    """A member whose node was restarted is compared with one that was not: its disk may have lost what the chain acknowledged."""
+    """Compare a member whose node was restarted with one whose was not: its disk may have lost acknowledged entries."""
     for node in chain.nodes:
         unit = case.unit(chain.log_stream, node)
         if unit is None or not unit.unverified or case.defect(chain.log_stream, node):
@@ -252,7 +252,7 @@ def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step |
 def _candidates(
     case: TopicCondition, chain: Chain, preferred: Counter[NodeID]
 ) -> list[tuple[NodeID, NodeID | None]]:
-    """Who is to be in the chain and is not, each with whom it replaces: members that answer, then those in others' places."""
+    """Nodes that are to join the chain, each with the one it replaces: members that answer, then replacements."""
     found: list[tuple[NodeID, NodeID | None]] = [(node, None) for node in chain.away if node in case.nodes]
     if (move := _move(case, chain)) is not None:
         found.append((move.new, move.old))
@@ -268,15 +268,15 @@ def _candidates(
 
 
 def _move(case: TopicCondition, chain: Chain) -> Move | None:
-    """What an operator still wants moved: from a member to a node that is none."""
-    move = case.around.moves.get(chain.log_stream)
+    """The operator's request, while it is open: from a member to a node that is none."""
+    move = case.inputs.moves.get(chain.log_stream)
     if move is None or move.old not in chain.members or move.new in chain.members:
         return None
     return move if move.new in case.nodes else None
 
 
 def _preferred(case: TopicCondition) -> Counter[NodeID]:
-    """How many streams of the topic each node has: with groups of storage nodes, whoever replaces a node does so everywhere."""
+    """How many streams of the topic each node has: with groups of storage nodes, one node replaces a lost one in all streams."""
     if case.topic.grouping is not Grouping.NODE:
         return Counter()
     return Counter(node for units in case.units.values() for node in units)
@@ -285,14 +285,14 @@ def _preferred(case: TopicCondition) -> Counter[NodeID]:
 def _spare(
     case: TopicCondition, log_stream: LogStreamID, taken: set[NodeID], preferred: Counter[NodeID]
 ) -> NodeID | None:
-    """One that has begun to be filled goes on; else the one with the most room."""
-    fit = [node for node in case.around.spares if node not in taken]
+    """The one whose filling has started; otherwise the one with the most room."""
+    fit = [node for node in case.inputs.spares if node not in taken]
     fit.sort(key=lambda node: (case.unit(log_stream, node) is None, -preferred[node]))
     return fit[0] if fit else None
 
 
 def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
-    """What a unit that is not in the chain needs before it can be: FILLED if nothing."""
+    """What a unit needs before it can join the chain: FILLED if nothing."""
     unit = case.unit(chain.log_stream, node)
     if unit is None:
         return CreateReplica(node)
@@ -302,8 +302,8 @@ def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: Node
             f"the disk of node {node} is full: free space there, or move it with `varlog stream replace`",
             node,
         )
-    # A node asks for a lease while it has a unit that is sound: one whose only unit is damaged gets none, and must be mended first.
-    if node in chain.away and node in case.around.unleased_s and not unit.trouble:
+    # A node requests a lease while it has a healthy unit: one whose only unit is damaged gets none, and is repaired first.
+    if node in chain.away and node in case.inputs.unleased_s and not unit.trouble:
         return NoStep(EventKind.NO_LEASE, f"node {node} has no lease yet", node)
     if unit.epoch > projection.epoch:
         return NoStep(
@@ -318,7 +318,7 @@ def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: Node
             node,
         )
     if case.is_filled(chain, node):
-        if (chain.log_stream, node) in case.around.resting:
+        if (chain.log_stream, node) in case.inputs.resting:
             return NoStep(EventKind.JOINING, f"node {node} is filled, and could not join: retried soon", node)
         return FILLED
     return _sync(case, projection, chain, node)
@@ -352,8 +352,8 @@ def _must_be_rebuilt(case: TopicCondition, chain: Chain, node: NodeID) -> str | 
     if unit.damage:
         return "it is damaged"
     failed = unit.sync is not None and unit.sync.state is SyncState.ERROR
-    # A disk that failed for a moment: whoever is to be filled is opened again first, and may be as good as before.
-    if unit.trouble and (failed or (chain.log_stream, node) in case.around.stuck):
+    # The disk may have failed for a moment: the unit is reopened first, and may be intact.
+    if unit.trouble and (failed or (chain.log_stream, node) in case.inputs.stuck):
         return unit.trouble
     if failed and unit.sync is not None and unit.sync.rebuild:
         return unit.sync.why or "it holds something that the chain does not"
@@ -362,7 +362,7 @@ def _must_be_rebuilt(case: TopicCondition, chain: Chain, node: NodeID) -> str | 
 
 def _absence(case: TopicCondition, chain: Chain, node: NodeID) -> str:
     if not case.is_lost(chain.log_stream, node):
-        return f"storage node {node} does not answer; it is replaced if that lasts {case.around.replace_after_s:g} s"
+        return f"storage node {node} does not answer; it is replaced if that lasts {case.inputs.replace_after_s:g} s"
     if _spare(case, chain.log_stream, set(chain.members), Counter()) is None:
-        return f"storage node {node} does not answer, and no other node has room in its place"
-    return f"storage node {node} does not answer, and another one takes its place"
+        return f"storage node {node} does not answer, and no other node has room for its unit"
+    return f"storage node {node} does not answer, and is being replaced"

@@ -1,4 +1,4 @@
-"""ProjectionRunner: carries out one step for a sequenced topic or one of its streams: the calls to nodes and repository."""
+"""ProjectionRunner: carries out one repair step of a sequenced topic or stream."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ M = TypeVar("M", bound=Message)
 
 
 class ProjectionRunner:
-    """Does what was decided. Each step may be cut off anywhere, and done again by anyone."""
+    """Sends the requests of a step. Each step may be interrupted anywhere, and repeated by any manager."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._reconfigurer = Reconfigurer(self._ask, self._ask_repository)
 
     async def change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> Projection:
-        """The projection that holds then. Raises an error of the tree."""
+        """The projection that results. Raises VarlogError."""
         if isinstance(change, BeginTopic):
             return await self._reconfigurer.begin(view, topic, change.streams)
         return await self._reconfigurer.run(view, topic.topic, change.wish)
 
     async def do(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
-        """Raises an error of the tree if somebody refuses, or does not answer."""
+        """Raises VarlogError if a process refuses, or does not answer."""
         match step:
             case CreateReplica(node):
                 make = messages.AddLogStream(

@@ -1,4 +1,4 @@
-"""SequencerWatch: which sequencers are there, and may give positions: a topic whose sequencer is lost gets another (R-SEQ-2)."""
+"""SequencerWatch: which sequencers are alive and may assign positions (R-SEQ-2)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from varlog.rpc.messages import GetSequencer, GetSequencerReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# For so long one that answers may be without a lease: its repository may have just started.
-UNLEASED_S: Final = 2.0
+# How long a sequencer that answers may be without a lease: its repository may have just started.
+UNLEASED_SEQUENCER_S: Final = 2.0
 
 
 class SequencerWatch:
-    """Asked about once a round. A round waits only for those that answered the last time, as the heartbeat does."""
+    """Polled once per round. A round waits only for those that answered the last time, as the heartbeat does. A topic whose
+    sequencer is lost gets another one by the next projection."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
         self._config = config
@@ -29,29 +30,29 @@ class SequencerWatch:
         self._events = events
         self._tasks = tasks
         self._silent: dict[SequencerID, None] = {}
-        self._asked_apart: dict[SequencerID, None] = {}
+        self._probed: dict[SequencerID, None] = {}
         self._unleased_since: dict[SequencerID, float] = {}
 
     async def poll(self, known: Sequence[SequencerID]) -> frozenset[SequencerID]:
-        """Those that are there."""
+        """Those that may assign positions."""
         for gone in [found for found in self._silent if found not in known]:
             del self._silent[gone]
         asked = [found for found in known if found not in self._silent]
-        for found in [found for found in self._silent if found not in self._asked_apart]:
-            self._asked_apart[found] = None
-            _ = self._tasks.spawn(f"sequencer/{found.address}", self._ask_apart(found))
-        answers = await asyncio.gather(*(self._is_there(found) for found in asked))
-        return frozenset(found for found, there in zip(asked, answers, strict=True) if there)
+        for found in [found for found in self._silent if found not in self._probed]:
+            self._probed[found] = None
+            _ = self._tasks.spawn(f"sequencer/{found.address}", self._probe(found))
+        answers = await asyncio.gather(*(self._is_usable(found) for found in asked))
+        return frozenset(found for found, usable in zip(asked, answers, strict=True) if usable)
 
-    async def _ask_apart(self, sequencer: SequencerID) -> None:
+    async def _probe(self, sequencer: SequencerID) -> None:
         try:
-            if await self._is_there(sequencer) and sequencer in self._silent:
+            if await self._is_usable(sequencer) and sequencer in self._silent:
                 del self._silent[sequencer]
                 self._events.record(Event(EventKind.SEQUENCER_RETURNED, address=sequencer.address))
         finally:
-            del self._asked_apart[sequencer]
+            del self._probed[sequencer]
 
-    async def _is_there(self, sequencer: SequencerID) -> bool:
+    async def _is_usable(self, sequencer: SequencerID) -> bool:
         try:
             answer = await self._ask(sequencer)
         except VarlogError as error:
@@ -64,7 +65,7 @@ class SequencerWatch:
         if answer.leased:
             self._unleased_since.pop(sequencer, None)
             return True
-        return now - self._unleased_since.setdefault(sequencer, now) < UNLEASED_S
+        return now - self._unleased_since.setdefault(sequencer, now) < UNLEASED_SEQUENCER_S
 
     async def _ask(self, sequencer: SequencerID) -> GetSequencerReply:
         timeout_s = self._config.node_timeout_s
@@ -75,7 +76,7 @@ class SequencerWatch:
         except ConnectionLost as lost:
             if not lost.sent or isinstance(lost, CallTimeout):
                 raise
-            # A connection that broke says nothing of the process.
+            # A broken connection proves nothing about the process.
             return await self._peers.ask(
                 sequencer.address, GetSequencer(), GetSequencerReply, timeout_s=timeout_s
             )

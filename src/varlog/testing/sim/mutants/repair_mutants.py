@@ -111,8 +111,8 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.manager.committed.rules:replacement",
-                "if case.around.is_lost(node) and case.is_complete_without(node):",
-                "if case.around.is_lost(node):",
+                "if case.inputs.is_lost(node) and case.is_complete_without(node):",
+                "if case.inputs.is_lost(node):",
             ),
         ),
         needs=(FaultKind.AWAY,),
@@ -122,7 +122,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager never removes replicas that belong to no stream (R-REG-4).",
         (
             (
-                "varlog.manager.orphan_collector:OrphanCollector.look",
+                "varlog.manager.orphan_collector:OrphanCollector.collect",
                 "if now - since >= self._config.zombie_grace_s:",
                 "if False:",
             ),
@@ -244,7 +244,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager counts how long a node has been slow from its last look on, and so never long enough.",
         (
             (
-                "varlog.manager.committed.slow_primaries:SlowPrimaries.look",
+                "varlog.manager.committed.slow_primaries:SlowPrimaries.update",
                 "self._since.get(node, (now, now))[0]",
                 "now",
             ),
