@@ -1,4 +1,4 @@
-"""Found by Spark by its name's beginning: with varlog installed, `format("varlog")` works without a registration."""
+"""Spark finds this package by its prefix: `format("varlog")` works without set-up."""
 
 from __future__ import annotations
 

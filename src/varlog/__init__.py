@@ -1,4 +1,4 @@
-"""varlog: a strongly consistent, replicated, totally ordered log: its public names.
+"""varlog: a strongly consistent, replicated, totally ordered log; public names.
 
     with varlog.open("./data", topic="orders") as log: ...             # embedded, on a directory
     with varlog.connect("127.0.0.1:7100", topic="orders") as log: ...  # a cluster

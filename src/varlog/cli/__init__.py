@@ -1,1 +1,1 @@
-"""The commands: `varlog` for people and programs, `vsn`, `vmr`, `vmc` and `vseq` run one process each."""
+"""The commands: `varlog`; `vsn`, `vmr`, `vmc` and `vseq` run one process each."""

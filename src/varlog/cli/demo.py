@@ -1,4 +1,4 @@
-"""`varlog demo`: a cluster, a kill -9 under load, and a check that nothing is lost."""
+"""`varlog demo`: a cluster, a kill -9 under load, and a check for lost entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DemoHistory: records what the demo's clients did, and checks it with varlog.verify.
+"""DemoHistory: records what the demo's clients did; varlog.verify checks it.
 
 The same checkers judge the simulator and the fault tests; the demo groups some of them into the claims that it prints.
 """

@@ -1,4 +1,4 @@
-"""FaultDemo: `varlog demo --faults`, which kills processes of a cluster under load.
+"""FaultDemo: `varlog demo --faults` kills processes of a cluster under load.
 
 Killed are a primary, a backup and the leading repository; with `--ordering sequenced` the head of a chain, the tail of another, the
 sequencer and the leading repository.

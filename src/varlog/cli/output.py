@@ -1,4 +1,4 @@
-"""Output of the commands: tables for people, JSON for programs, errors in one line.
+"""Output of the commands: tables, JSON for programs, errors in one line.
 
 Entries, names, addresses and errors are untrusted: before they reach a terminal, everything unprintable is escaped, and nothing is
 interpreted as markup. Piped output is bytes or JSON, unchanged.

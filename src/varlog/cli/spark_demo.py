@@ -1,4 +1,4 @@
-"""The Spark step of `varlog demo`: reads the topic, and writes a DataFrame exactly once.
+"""The Spark step of `varlog demo`: reads a topic, writes a DataFrame exactly once.
 
 Spark runs in a process of its own, `python -m varlog.cli.spark_demo ADDRESS TOPIC NEWEST INTO BEFORE DIRECTORY`, which prints one
 line of JSON. So the demo can end it at any time, whatever Java is doing.

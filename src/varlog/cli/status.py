@@ -1,4 +1,4 @@
-"""`varlog status`: show the state of the cluster, once or with --watch until Ctrl-C."""
+"""`varlog status`: the state of the cluster, once or with --watch until Ctrl-C."""
 
 from __future__ import annotations
 

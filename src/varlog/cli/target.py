@@ -1,4 +1,4 @@
-"""Target: the log of a command: a running cluster (--cluster) or a directory (--data)."""
+"""Target: the log of a command: a cluster (--cluster) or a directory (--data)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A cluster on this machine, as a library: its processes, ports, supervisor and waits."""
+"""A cluster on this machine, as a library: processes, ports, supervisor, waits."""

@@ -1,4 +1,4 @@
-"""MetadataRepository: the process that keeps membership and order, or waits to lead.
+"""MetadataRepository: the process that keeps membership and order, or a standby.
 
 It listens, campaigns, leads for a term, and campaigns again.
 """

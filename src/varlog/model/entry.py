@@ -1,4 +1,4 @@
-"""What a client returns: Position of an append, Run of a batch, Entry, StreamRange."""
+"""What a client returns: Position, Run of a batch, Entry, StreamRange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of the recipes, under VarlogError. Each says what is known, carries its facts as fields, and has one remedy.
+"""The errors of the recipes, under VarlogError.
 
 VarlogError
 ├── ReplicaStopped     a replica that applies nothing more, for good: close it; the message says what to fix

@@ -1,4 +1,4 @@
-"""[Q3] PURE. TokensInFlight: granted batches of one topic that are not written yet.
+"""[Q3] PURE. TokensInFlight: granted batches of one topic, not yet written.
 
 A batch that would be late gets no position.
 

@@ -1,4 +1,4 @@
-"""[Q3] PURE. TokenMachine: the positions that one start of a sequencer has granted.
+"""[Q3] PURE. TokenMachine: the positions that one sequencer run has granted.
 
 Requests in, positions out (R-SEQ-1).
 

@@ -1,5 +1,7 @@
-"""InMemoryReplicatedStore: the replicated store over keys in memory, for simulations and tests. Requests take time;
-hosts can be cut off."""
+"""InMemoryReplicatedStore: the replicated store over keys in memory.
+
+For simulations and tests: requests take time, and hosts can be cut off.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""blocking: the recipes without async, over a log of `varlog.open` or `varlog.connect`.
+"""The recipes without async, over a log of `varlog.open` or `varlog.connect`.
 
     with varlog.connect("127.0.0.1:7100") as log, blocking.KeyValue(log) as kv:
         kv.put("colour", b"blue")

@@ -1,4 +1,4 @@
-"""KeyValue, Transactions and Transaction without async"""
+"""KeyValue, Transactions and Transaction without async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock, LockGuard, Election and Leadership without async"""
+"""Lock, LockGuard, Election and Leadership without async."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all recipes share: replicated state machines, commands, sessions, snapshots."""
+"""Shared by all recipes: replicated state machines, commands, sessions, snapshots."""

@@ -1,4 +1,4 @@
-"""Counter: a number that many processes share; every add counts exactly once (R-USE-2)."""
+"""Counter: a shared number; every add counts exactly once (R-USE-2)."""
 
 from __future__ import annotations
 

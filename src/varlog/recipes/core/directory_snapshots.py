@@ -1,4 +1,4 @@
-"""DirectorySnapshots: snapshots as files of one directory, each complete or absent.
+"""DirectorySnapshots: snapshots as files of a directory, complete or absent.
 
 NAME~POSITION~RANDOM.snapshot    the name quoted as in a URL; eight random hex digits, so that two concurrent saves do not collide
 C1 'v' 'l' 'f' 01                magic and version

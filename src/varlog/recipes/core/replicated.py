@@ -1,4 +1,4 @@
-"""ReplicatedStateMachine: a deterministic state machine, replicated by a topic (R-USE-2).
+"""ReplicatedStateMachine: a deterministic machine on a topic (R-USE-2).
 
 Every replica applies the commands of the topic in order, so all replicas are the same. A command is appended in an envelope, and
 applied by every replica where it finds it in the log, also by the one that sent it: `execute` returns what `apply` returned there.

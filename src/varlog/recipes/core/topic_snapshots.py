@@ -1,4 +1,4 @@
-"""TopicSnapshots: snapshots in a topic of their own, so that a replica on any machine finds them.
+"""TopicSnapshots: snapshots in their own topic, for replicas on any machine.
 
 One snapshot is one atomic batch of chunks, or several batches if it is too large for one; it counts when all of its chunks exist.
 Each entry is one chunk:

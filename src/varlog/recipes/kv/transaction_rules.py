@@ -1,4 +1,4 @@
-"""PURE. Footprint of a transaction, and whether it clashes, per level of isolation.
+"""PURE. Footprint of a transaction, and conflicts per isolation level.
 
 A transaction reads from its snapshot, the state at one position, and is checked where its commit got into the log. Between the
 two others may have committed. What must not have changed meanwhile:

@@ -1,4 +1,4 @@
-"""Election: one leader at a time among many processes, each term with its number (R-USE-2).
+"""Election: one leader at a time among processes, with numbered terms (R-USE-2).
 
     async with Election.open(log, name="scheduler", candidate="10.0.0.7:9000") as election:
         async with election.leading() as leadership:        # cancelled, and LockLost, if it is not leader any more

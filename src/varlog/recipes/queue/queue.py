@@ -1,4 +1,4 @@
-"""Queue, Claim: items in log order, each claimed by one consumer at a time (R-USE-2)."""
+"""Queue, Claim: items in log order, each with one consumer at a time (R-USE-2)."""
 
 from __future__ import annotations
 
