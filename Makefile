@@ -103,7 +103,7 @@ demo: $(SPARK) $(ETCD) ## a cluster on this machine: append, kill -9, restart, n
 test: $(ALL) test-plan static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
 	$(PYTEST) -rs -m "not faults and not spark"
 	@mkdir -p build; echo 'Spark, beside the simulation; what it prints comes at the end'
-	@$(SPARK_TESTS) >build/test-spark.txt 2>&1 & spark=$$!; \
+	@$(SPARK_TESTS) >build/test-spark.txt 2>&1 & spark=$$!; trap 'kill $$spark' INT TERM; \
 	{ $(SIM) run --seeds $(TEST_SEEDS) && $(SIM) run --recipes --seeds $(TEST_RECIPE_SEEDS) && \
 	  $(SIM) mutants --quick --known $(KNOWN); }; sim=$$?; \
 	wait $$spark; code=$$?; cat build/test-spark.txt; [ $$sim -eq 0 ] || exit $$sim; exit $$code
