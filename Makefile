@@ -146,13 +146,13 @@ fmt: $(CORE) ## format, and repair what lint can repair
 	$(PY) -m ruff format .
 
 codemap: $(CORE) ## render docs/internals/codemap.md from the modules' docstrings
-	$(PY) -m varlog.testing.codemap
+	$(PY) -m tools.codemap
 
 requirements: $(CORE) ## list in docs/reference/requirements.md which tests prove which rule
-	$(PY) -m varlog.testing.requirements
+	$(PY) -m tools.requirements
 
 reference: $(CORE) ## render docs/reference from the commands, errors, limits, formats, routes, metrics and docstrings
-	$(PY) -m varlog.testing.reference
+	$(PY) -m tools.reference
 
 # An environment of its own: nothing but this target needs the generator.
 docs: build/docs-venv/installed ## build the documents as a site into build/site; a broken link fails

@@ -14,11 +14,10 @@ from varlog.bench.figures import Acknowledgements, format_count, format_ms
 from varlog.bench.machine import RawLimits
 from varlog.bench.workload import BenchResult, Measured
 from varlog.client.log import Log
-from varlog.localcluster.leader import leading_repository
 from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import all_run, make_topic
+from varlog.localcluster.wait import all_run, leading_repository, make_topic
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import Event, EventKind

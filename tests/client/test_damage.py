@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from tests.client.fakes import FakeCluster, run, until
-from varlog.client.damage_reports import REPORTS_MAX
 from varlog.client.log import Log
+from varlog.client.node_client import REPORTS_MAX
 from varlog.model.batch import walk
 from varlog.model.errors import CorruptBatch, Unavailable
 from varlog.model.ids import LogStreamID

@@ -12,11 +12,10 @@ import varlog
 from varlog import aio
 from varlog.client import blocking
 from varlog.client.admin import Admin
-from varlog.client.blocking_connector import BlockingConnector
-from varlog.client.connector import Connector
+from varlog.client.blocking import BlockingConnector
+from varlog.client.connector import Connector, TailingReader
 from varlog.client.log import Log
 from varlog.client.node_client import NodeClient
-from varlog.client.tailing_reader import TailingReader
 from varlog.client.writers.idempotent import IdempotentWriter
 from varlog.client.writers.positioned import PositionedWriter
 

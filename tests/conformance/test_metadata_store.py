@@ -22,8 +22,7 @@ from varlog.metarepo.membership.named import Named
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, Fenced, MetadataStore, PutItem
 from varlog.metarepo.store.keyspace import DeleteKeys
-from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
-from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
+from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
 from varlog.model.errors import StartupError, Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.localcluster.etcd import etcd_is_here
-from varlog.localcluster.leader import leading_repository
+from varlog.localcluster.wait import leading_repository
 from varlog.model.errors import NotLeader
 from varlog.model.ids import ANY_CLUSTER, TopicID
 from varlog.rpc.messages import GetTail, GetTailReply, GetView

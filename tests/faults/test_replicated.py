@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.helpers import check_story, kill_and_wait
 from varlog.localcluster.etcd import etcd_is_here
-from varlog.localcluster.leader import leading_repository
+from varlog.localcluster.wait import leading_repository
 from varlog.testing.cluster_under_load import WAIT_TIMEOUT_S, ClusterUnderLoad, Story
 
 pytestmark = [pytest.mark.process, pytest.mark.faults]

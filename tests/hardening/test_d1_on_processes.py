@@ -13,7 +13,7 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harms.harm import (
+from varlog.testing.harms.harm_table import (
     Harm,
     flip_last_bit,
     flip_newest_bit,

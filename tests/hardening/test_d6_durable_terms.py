@@ -27,7 +27,7 @@ NODE = NodeID(3)
 def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
     from varlog.model.errors import StaleTerm
     from varlog.model.limits import TERM_JUMP_MAX
-    from varlog.storagenode.term_rules import check_term
+    from varlog.storagenode.commit_service import check_term
 
     check_term(NODE, 5, 77, 6, 1)
     check_term(NODE, 5, 77, 5, 77)

@@ -8,9 +8,7 @@ from random import Random
 
 import pytest
 
-from varlog.spark.report.number_text import bytes_text, count_text, duration_text, time_text
-from varlog.spark.report.page import page
-from varlog.spark.report.plots import nice_steps
+from varlog.spark.report.page import nice_steps, page
 from varlog.spark.report.report_rules import (
     CLASSES_PER_DOUBLING,
     Bucket,
@@ -23,12 +21,16 @@ from varlog.spark.report.report_rules import (
     ValueClass,
     between,
     bucket_width_us,
+    bytes_text,
     class_of,
+    count_text,
+    duration_text,
     longest,
     merged_classes,
     quantile,
     quantiles,
     skew,
+    time_text,
 )
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000

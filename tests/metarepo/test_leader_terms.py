@@ -11,8 +11,7 @@ import pytest
 from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_doors
 from varlog.metarepo.config import MetadataRepositoryConfig
 from varlog.metarepo.repository import MetadataRepository
-from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
+from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
 from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.helpers import TEST_S, Proxy, with_proxy
-from varlog.proxy.deadline import Deadline, paced
 from varlog.proxy.errors import DeadlinePassed
-from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.limits import Deadline, ProxyLimits, paced
 
 ENTRIES = "/v1/topics/orders/entries"
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.logs import LiveTopic, as_rows, run_command
 from varlog.client import blocking
-from varlog.client.blocking_connector import BlockingConnector
+from varlog.client.blocking import BlockingConnector
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
 from varlog.spark.archive import writer as archive_writer

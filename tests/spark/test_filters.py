@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from varlog.spark.read.filters import POSITIONS_MAX, selected
+from varlog.spark.read.reader import POSITIONS_MAX, selected
 from varlog.spark.read.resolve_rules import Selection
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)

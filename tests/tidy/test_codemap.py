@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing import codemap
+from tools import codemap
 
 ROOT = Path(__file__).parents[2]
 

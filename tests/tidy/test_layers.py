@@ -3,7 +3,7 @@
     model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog
           <- recipes <- localcluster | verify | proxy | spark <- bench <- cli <- testing
 
-The table of layers is `LAYERS` in varlog.testing.codemap, so that what the code map draws is what holds here. Imports
+The table of layers is `LAYERS` in tools.codemap, so that what the code map draws is what holds here. Imports
 are read from the source with `ast`: those inside functions and under TYPE_CHECKING count as well.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing.codemap import LAYERS, PACKAGE, PUBLIC
+from tools.codemap import LAYERS, PACKAGE, PUBLIC
 from varlog.testing.processes import PATIENCE_S
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

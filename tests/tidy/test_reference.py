@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing.reference import pages
+from tools.reference import pages
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing import requirements
-from varlog.testing.codemap import CodemapError
-from varlog.testing.requirements import Citation, Rule
+from tools import requirements
+from tools.codemap import CodemapError
+from tools.requirements import Citation, Rule
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/reference/requirements.md"

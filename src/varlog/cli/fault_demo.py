@@ -24,11 +24,10 @@ from varlog.client.admin import Admin
 from varlog.client.cluster_status import role
 from varlog.client.log import Log
 from varlog.localcluster.etcd import etcd_is_here
-from varlog.localcluster.leader import leading_repository
 from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import all_run, make_topic, wait_until
+from varlog.localcluster.wait import all_run, leading_repository, make_topic, wait_until
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import sentence

@@ -7,19 +7,19 @@ many tasks. Applications use Log.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from varlog.client.appender import Appender
-from varlog.client.chunk import FetchPoint, Part
+from varlog.client.chunk import FetchPoint, Part, entries_in
 from varlog.client.cursor_registry import CursorRegistry
 from varlog.client.merge_rules import Stretch
 from varlog.client.node_client import NodeClient
-from varlog.client.ordering import OrderedTopic, check_position
+from varlog.client.ordering import OrderedTopic, TopicSubscription, check_position
 from varlog.client.routing import Routing
-from varlog.client.tailing_reader import TailingReader
 from varlog.model.cluster import ClusterView, NamedWriter
 from varlog.model.commit import TopicMark
-from varlog.model.entry import Position, StreamRange
+from varlog.model.entry import Entry, Position, StreamRange
 from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
@@ -190,3 +190,32 @@ class Connector:
 
     def _limit(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
+
+
+# [R1] TailingReader: an endless subscription that reports how far it has read.
+#
+# Some positions of a sequenced topic hold no entry (JunkPosition). A caller that waited for the entry at the tail could wait for
+# one that never comes; it compares `position` with the tail instead.
+
+
+class TailingReader:
+    """One endless reading of a topic. Made by `Connector.follow`."""
+
+    def __init__(self, subscription: TopicSubscription) -> None:
+        self._subscription = subscription
+
+    @property
+    def position(self) -> GLSN:
+        """Everything up to here is in the lists returned so far, the last one included."""
+        return GLSN(self._subscription.next - 1)
+
+    def expect(self, glsn: GLSN) -> None:
+        """The caller waits for everything up to `glsn`, which the log's tail has reached: a position whose appender is gone is
+        then filled, although nothing follows it."""
+        self._subscription.expect(glsn)
+
+    async def lists(self) -> AsyncGenerator[list[Entry], None]:
+        """What has arrived, in order; an empty list where only positions without an entry were passed."""
+        async with aclosing(self._subscription.stretches(empty=True)) as stretches:
+            async for arrived in stretches:
+                yield entries_in(arrived)

@@ -5,11 +5,13 @@ A reader of a log asks any replica and uses only what is intact. An audit needs 
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple, TypeVar
 
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.model.entry import StreamRange
 from varlog.model.epoch import Epoch
+from varlog.model.errors import CorruptBatch, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 from varlog.model.status import NodeStatus
@@ -27,6 +29,7 @@ from varlog.rpc.messages import (
     MeasureUnit,
     Message,
 )
+from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
@@ -95,3 +98,44 @@ class NodeClient:
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)
         got, _ = await connection.call(request, timeout_s=ATTEMPT_S)
         return expect(got, answer)
+
+
+# [R2] DamageReports: reports damaged entries to the node that served them.
+#
+# The node then checks them and has them repaired.
+
+# How many reports are in flight at a time; others are dropped: the next read of the damage reports it again.
+REPORTS_MAX = 4
+
+logger = get_logger("client")
+
+
+class DamageReports:
+    """Best effort: no caller waits for a report, and a lost one is not repeated. The node's scrub finds the damage as well."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._in_flight: dict[tuple[NodeID, LogStreamID, LLSN], None] = {}
+
+    def report(
+        self, node: NodeID, log_stream: LogStreamID, begin: LLSN, end: LLSN, error: CorruptBatch
+    ) -> None:
+        """Entries [begin, end) came damaged from `node`."""
+        key = (node, log_stream, begin)
+        if self._routing.closed or key in self._in_flight or len(self._in_flight) >= REPORTS_MAX:
+            return
+        entries = f"[{begin}, {end})"
+        logger.warning(
+            logfmt(
+                "a storage node served damage", node=node, log_stream=log_stream, entries=entries, why=error
+            )
+        )
+        self._in_flight[key] = None
+        report = self._send(node, CheckEntries(log_stream, begin, end))
+        task = self._routing.tasks.spawn("report damage", report)
+        task.add_done_callback(lambda _: self._in_flight.pop(key))
+
+    async def _send(self, node: NodeID, request: CheckEntries) -> None:
+        with contextlib.suppress(VarlogError):
+            connection = await self._routing.connection_to(node, ATTEMPT_S)
+            await connection.call(request, timeout_s=ATTEMPT_S)

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Query, Request, Response
 from varlog.model.errors import Unavailable, UnknownLogStream, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.proxy.admission import client_of
-from varlog.proxy.deadline import Deadline
 from varlog.proxy.dependencies import (
     AdmissionDependency,
     DeadlineDependency,
@@ -25,6 +24,7 @@ from varlog.proxy.dependencies import (
 )
 from varlog.proxy.errors import ChangeUnknown, DeadlinePassed, NoSuchNode
 from varlog.proxy.gateway import Gateway
+from varlog.proxy.limits import Deadline
 from varlog.proxy.openapi import problems
 from varlog.proxy.problem import problem_of
 from varlog.proxy.sse import MEDIA_TYPE, EventStream, event

@@ -13,11 +13,11 @@ from varlog.model.entry import Run
 from varlog.model.errors import Overloaded
 from varlog.model.ids import ID_MAX
 from varlog.proxy.admission import AppendReservation, ProxyAdmission, client_of
-from varlog.proxy.deadline import Deadline
 from varlog.proxy.dependencies import DeadlineDependency, FollowersDependency, GatewayDependency, TopicName
 from varlog.proxy.entry_json import entries_of_json
 from varlog.proxy.errors import BadBody, CompressedBody, UnsupportedMedia
 from varlog.proxy.header_rules import JSON, NDJSON, OCTETS, TEXT, media_type
+from varlog.proxy.limits import Deadline
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems, ref
 from varlog.proxy.wire import Appended, AppendRequest, TopicTail, TrimRequest

@@ -13,10 +13,9 @@ from starlette.requests import HTTPConnection
 from varlog.model.ids import ID_MAX
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import ProxyAdmission
-from varlog.proxy.deadline import Deadline
 from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import Gateway
-from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.limits import Deadline, ProxyLimits
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.status_publisher import StatusPublisher
 

@@ -19,7 +19,6 @@ from varlog.model.errors import VarlogError
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import client_of
 from varlog.proxy.backpressure_sender import BackpressureSender
-from varlog.proxy.deadline import Deadline, paced
 from varlog.proxy.dependencies import (
     AdmissionDependency,
     DeadlineDependency,
@@ -33,6 +32,7 @@ from varlog.proxy.entry_json import PageJson, entries_json, entry_json, time_jso
 from varlog.proxy.errors import DeadlinePassed, NotAcceptable
 from varlog.proxy.frame_rules import Render
 from varlog.proxy.header_rules import ARROW, JSON, NDJSON, OCTETS, TEXT, best
+from varlog.proxy.limits import Deadline, paced
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems, ref
 from varlog.proxy.position_rules import PositionRange, clamped_range, entries_that_fit

@@ -26,12 +26,11 @@ from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import ProxyAdmission, client_of
 from varlog.proxy.append import append_entries
 from varlog.proxy.backpressure_sender import BackpressureSender
-from varlog.proxy.deadline import Deadline
 from varlog.proxy.entry_json import EntryInput, EntryJson, decode_body, entries_json, entry_bytes, to_json
 from varlog.proxy.errors import BadBody, BadParameter, SubscriptionOver, TooSlow
 from varlog.proxy.feed import Follower, Followers
 from varlog.proxy.frame_rules import Render
-from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.limits import Deadline, ProxyLimits
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.position_rules import OLDEST, PATTERN
 from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, answer, problem_of

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from varlog.recipes.kv.transaction_rules import Isolation
     from varlog.recipes.kv.transactions import Transaction, Transactions
     from varlog.recipes.lock.election import Election, Leader, Leadership
-    from varlog.recipes.lock.fenced import FencedResource
-    from varlog.recipes.lock.guard import LockGuard
+    from varlog.recipes.lock.guard import FencedResource, LockGuard
     from varlog.recipes.lock.lock import Lock, LockHolder
     from varlog.recipes.queue.queue import Claim, Queue, QueueSize
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from varlog.model.batch import Buffer
 from varlog.model.limits import KIB, MIB
+from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.disk_space import DiskSpace
 from varlog.storage.open_file import OpenFile, relinked, unlinked
@@ -131,3 +133,14 @@ class SegmentFile:
         the page cache and takes it for durable."""
         with contextlib.suppress(OSError):
             self.open().file.truncate(self.size)
+
+
+# RangeBytes: how many bytes a range of entries has on disk, of either ordering.
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBytes:
+    """An estimate in bytes, and `points`: (LLSN, bytes before it), increasing, inside the range, each the start of a batch."""
+
+    bytes: int
+    points: tuple[tuple[LLSN, int], ...]

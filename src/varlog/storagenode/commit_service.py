@@ -13,8 +13,9 @@ import msgspec
 
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import PreconditionFailed, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.errors import PreconditionFailed, StaleTerm, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.limits import TERM_JUMP_MAX
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.model.projection import Proposal
 from varlog.rpc.messages import (
@@ -35,7 +36,6 @@ from varlog.runtime.worker import Worker
 from varlog.storage.witness_file import Witness, WitnessFile
 from varlog.storagenode.committed.replica import Replica
 from varlog.storagenode.committed.replica_machine import CommitGap
-from varlog.storagenode.term_rules import check_term
 from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 # After a disk has refused a trim, it is retried this much later.
@@ -342,3 +342,17 @@ class CommitService:
             await asyncio.sleep(TRIM_RETRY_S)
             if await replica.trim(glsn):
                 return
+
+
+# PURE. Which repository a node accepts: the newest term, its first opening.
+
+
+def check_term(node: NodeID, seen: int, seen_nonce: int, term: int, nonce: int) -> None:
+    """Refuse a term that is over, a twin (a restored copy of the store uses the same term again), and a term that no repository
+    can have reached: if it were accepted, it would lock out every real one forever (law 7)."""
+    if term < seen or (term == seen and nonce != seen_nonce and seen_nonce and nonce):
+        raise StaleTerm(term, seen, node)
+    if term - seen > TERM_JUMP_MAX:
+        raise PreconditionFailed(
+            f"term {term} is too far above term {seen}, the newest that node {node} has seen: it is refused"
+        )

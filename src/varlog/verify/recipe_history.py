@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from varlog.recipes.lock.fenced import FencedResource
+from varlog.recipes.lock.guard import FencedResource
 from varlog.verify.history import CallOutcome
 from varlog.verify.transaction_history import ListTransaction, RecordedTransaction
 

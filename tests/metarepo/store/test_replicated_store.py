@@ -11,8 +11,7 @@ import pytest
 from tests.metarepo.helpers import seeded_doors
 from varlog.metarepo.store.base import Change, DeleteItems, Fenced, PutItem
 from varlog.metarepo.store.election import ElectionLease
-from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
+from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
 from varlog.model.errors import Unavailable
 from varlog.testing.sim.core.loop import CURRENT, Process, run_simulated
 

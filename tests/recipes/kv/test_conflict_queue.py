@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from varlog.recipes.kv import conflict_queue
-from varlog.recipes.kv.conflict_queue import ConflictQueue, ConflictTurn
+from varlog.recipes.kv import transactions
+from varlog.recipes.kv.transactions import ConflictQueue, ConflictTurn
 
 DEADLINE_S = 60.0
 
@@ -36,7 +36,7 @@ def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
 
 def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # Longer than the deadline: whoever waits for a turn that does not come is not let go on without.
-    monkeypatch.setattr(conflict_queue, "TURN_S", 2 * DEADLINE_S)
+    monkeypatch.setattr(transactions, "TURN_S", 2 * DEADLINE_S)
 
     async def body() -> None:
         all_turns = ConflictQueue()
@@ -62,7 +62,7 @@ def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pyte
 
 def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction inside a transaction would wait for itself."""
-    monkeypatch.setattr(conflict_queue, "TURN_S", 0.001)
+    monkeypatch.setattr(transactions, "TURN_S", 0.001)
 
     async def body() -> None:
         all_turns = ConflictQueue()

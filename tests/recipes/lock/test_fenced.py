@@ -6,7 +6,7 @@ import pytest
 
 from varlog.model.errors import InvalidRequest
 from varlog.recipes.errors import StaleToken
-from varlog.recipes.lock.fenced import FencedResource
+from varlog.recipes.lock.guard import FencedResource
 
 
 def test_an_older_token_is_refused_once_a_newer_one_was_there() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.rpc.helpers import wait_until
 from varlog.model.limits import KIB, MIB
 from varlog.testing.network.cuttable_network import CutWays, Loss
-from varlog.testing.network.cutting_proxy import Address, CuttingProxy
+from varlog.testing.network.proxied_network import Address, CuttingProxy
 
 TIMEOUT_S = 60.0
 SERVER = "server"

@@ -75,7 +75,7 @@ def _show(report: TopicReport) -> None:
 
 
 def _show_whole(report: TopicReport) -> None:
-    from varlog.spark.report.number_text import bytes_text, count_text, duration_text, time_text
+    from varlog.spark.report.report_rules import bytes_text, count_text, duration_text, time_text
 
     lines: list[tuple[str, object]] = [("topic", f"{report.topic} (cluster {report.cluster})")]
     if not report.entries:
@@ -103,7 +103,7 @@ def _show_whole(report: TopicReport) -> None:
 
 
 def _show_spread(report: TopicReport) -> None:
-    from varlog.spark.report.number_text import bytes_text, duration_text
+    from varlog.spark.report.report_rules import bytes_text, duration_text
 
     spreads = (
         ("entry size", report.size, bytes_text),
@@ -118,7 +118,7 @@ def _show_spread(report: TopicReport) -> None:
 
 
 def _show_streams(report: TopicReport) -> None:
-    from varlog.spark.report.number_text import bytes_text, share_text, time_text
+    from varlog.spark.report.report_rules import bytes_text, share_text, time_text
 
     rows = [
         (
@@ -140,7 +140,7 @@ def _show_streams(report: TopicReport) -> None:
 
 
 def _show_silences(report: TopicReport) -> None:
-    from varlog.spark.report.number_text import duration_text, time_text
+    from varlog.spark.report.report_rules import duration_text, time_text
 
     rows = [
         (time_text(gap.begin_us), time_text(gap.end_us), duration_text(gap.length_us))

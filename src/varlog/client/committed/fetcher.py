@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from varlog.client.chunk import Chunk
-from varlog.client.damage_reports import DamageReports
+from varlog.client.node_client import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.client.routing_rules import in_turn

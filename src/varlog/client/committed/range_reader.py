@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from varlog.client.chunk import Chunk, FetchPoint, Part
 from varlog.client.committed.fetcher import Fetcher
-from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Row
+from varlog.client.node_client import DamageReports
 from varlog.client.range_pieces import RangePieces
 from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect

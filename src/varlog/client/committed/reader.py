@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from varlog.client.chunk import Chunk
-from varlog.client.damage_reports import DamageReports
+from varlog.client.node_client import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator
 
 from varlog.client.chunk import Chunk
 from varlog.client.committed.fetcher import Fetcher
-from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
+from varlog.client.node_client import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.routing import ATTEMPT_S, Routing
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic

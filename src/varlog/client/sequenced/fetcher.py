@@ -10,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from varlog.client.chunk import Chunk
-from varlog.client.damage_reports import DamageReports
+from varlog.client.node_client import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.projections import READ, CallTarget
 from varlog.client.sequenced.units import TRY_S, Units

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from varlog.client.chunk import Chunk, FetchPoint, Part
-from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Row
+from varlog.client.node_client import DamageReports
 from varlog.client.range_pieces import RangePieces
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final, TypeVar
 
 from varlog.client.chunk import Chunk
-from varlog.client.damage_reports import DamageReports
+from varlog.client.node_client import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.failure_rules import Token, still_ours
 from varlog.client.sequenced.projections import WRITE, CallTarget

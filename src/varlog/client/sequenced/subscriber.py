@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from varlog.client.chunk import Chunk
-from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
+from varlog.client.node_client import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from varlog.client.chunk import FetchPoint, Part
-from varlog.client.damage_reports import DamageReports
+from varlog.client.node_client import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 from varlog.client.sequenced.projections import Projections

@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
+from varlog.aio import Opening
+from varlog.client import blocking
 from varlog.client.blocking import Log
+from varlog.client.loop_bridge import Closable
 from varlog.model.lsn import GLSN
-from varlog.recipes.blocking.facade import SyncFacade
 from varlog.recipes.core import counter, replicated, topic_snapshots
 from varlog.recipes.core.replicated import TIMEOUT_S, StateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.runtime.environment import system_environment
+
+# SyncFacade: an async recipe in the loop of a blocking log, and its end.
+
+I = TypeVar("I", bound=Closable)  # noqa: E741 - the inner one
+
+
+class SyncFacade(Generic[I]):
+    """Opens the inner one; `with` closes it."""
+
+    def __init__(self, log: blocking.Log, opening: Opening[I]) -> None:
+        async def make() -> I:
+            return await opening
+
+        self._log = log
+        self._run = log.connector.run
+        self._inner = self._run(make())
+
+    def _call(self, function: Callable[[I], T]) -> T:
+        return call(self._log, lambda: function(self._inner))
+
+    def close(self) -> None:
+        """Close it; the log stays open. Repeated, or after the log, it does nothing."""
+        if not self._log.closed:
+            self._run(self._close())
+
+    async def _close(self) -> None:
+        await self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def call(log: blocking.Log, function: Callable[[], T]) -> T:
+    """What `function` returns, called in the loop of `log`: nothing is applied meanwhile."""
+
+    async def called() -> T:
+        return function()
+
+    return log.connector.run(called())
+
 
 M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Self
 from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
-from varlog.recipes.blocking.facade import SyncFacade, call
+from varlog.recipes.blocking.core import SyncFacade, call
 from varlog.recipes.core.lease_rules import TTL_S
 from varlog.recipes.core.replicated import TIMEOUT_S
 from varlog.recipes.core.snapshots import Snapshots

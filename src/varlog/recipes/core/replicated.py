@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from varlog.aio import Opening
+from varlog.client.connector import TailingReader
 from varlog.client.log import Log
-from varlog.client.tailing_reader import TailingReader
 from varlog.model.entry import Entry
 from varlog.model.errors import (
     InvalidRequest,

@@ -12,7 +12,7 @@ from varlog.model.invariant import invariant
 from varlog.model.lsn import LLSN
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_bytes import RangeBytes
+from varlog.storage.segment_file import RangeBytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,7 @@ from varlog.storage.corruption import (
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_bytes import RangeBytes
-from varlog.storage.segment_file import MISSING
+from varlog.storage.segment_file import MISSING, RangeBytes
 
 __all__ = ["BatchChunk", "Extent", "LogStore"]
 

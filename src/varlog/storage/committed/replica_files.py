@@ -19,7 +19,7 @@ from varlog.storage.committed.extent import BatchChunk, find_extent, find_time, 
 from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_bytes import RangeBytes
+from varlog.storage.segment_file import RangeBytes
 
 
 class ReplicaFiles:

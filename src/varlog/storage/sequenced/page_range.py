@@ -14,7 +14,7 @@ import numpy.typing as npt
 from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
-from varlog.storage.range_bytes import RangeBytes
+from varlog.storage.segment_file import RangeBytes
 from varlog.storage.sequenced.page_index import PageRef
 
 

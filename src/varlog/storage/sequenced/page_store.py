@@ -49,8 +49,7 @@ from varlog.storage.corruption import Corruption
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
-from varlog.storage.range_bytes import RangeBytes
-from varlog.storage.segment_file import MISSING, index_path
+from varlog.storage.segment_file import MISSING, RangeBytes, index_path
 from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_range import (
     check_page_header,

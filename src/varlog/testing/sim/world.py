@@ -22,8 +22,7 @@ from varlog.metarepo.config import MetadataRepositoryConfig
 from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.store.journal import journal_path
-from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
+from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
 from varlog.model.cluster import ClusterView, Ordering, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID

@@ -16,8 +16,7 @@ from varlog.recipes.core.counter import Counter
 from varlog.recipes.core.replicated import ReplicatedStateMachine
 from varlog.recipes.errors import ClaimLost, LockBusy, StaleToken
 from varlog.recipes.lock.election import Election
-from varlog.recipes.lock.fenced import FencedResource
-from varlog.recipes.lock.guard import LockGuard
+from varlog.recipes.lock.guard import FencedResource, LockGuard
 from varlog.recipes.lock.lock import Lock
 from varlog.recipes.queue.queue import Claim, Queue
 from varlog.testing.sim.recipes.job import AUDIT_S, Job

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from varlog.testing.codemap import CodemapError, replace_between
+from tools.codemap import CodemapError, replace_between
 
 BEGIN = "<!-- proofs:begin -->"
 END = "<!-- proofs:end -->"
@@ -116,7 +116,7 @@ def _proves(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def main() -> int:
     """Rewrite the list of tests in place."""
-    parser = argparse.ArgumentParser(prog="python -m varlog.testing.requirements", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.requirements", description=main.__doc__)
     parser.add_argument("document", nargs="?", type=Path, default=Path("docs/reference/requirements.md"))
     document: Path = parser.parse_args().document
     root = Path.cwd()

@@ -253,7 +253,7 @@ def _paragraphs(docstring: str) -> list[str]:
 
 def pages() -> dict[str, Callable[[], str]]:
     """What renders each page of docs/reference."""
-    from varlog.testing import reference_api
+    from tools import reference_api
 
     return {
         "cli.md": cli,

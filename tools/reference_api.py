@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 import varlog
+from tools.reference import WIDTH, page, table
 from varlog import aio
-from varlog.testing.reference import WIDTH, page, table
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

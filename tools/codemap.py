@@ -35,7 +35,7 @@ LAYERS: Sequence[Sequence[str]] = (
     ("testing",),
 )
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1] / "src" / "varlog"
 
 
 class CodemapError(Exception):
@@ -109,7 +109,7 @@ def _modules(directory: Path, depth: int) -> Iterator[_Line]:
 
 def main() -> int:
     """Rewrite the map in place."""
-    parser = argparse.ArgumentParser(prog="python -m varlog.testing.codemap", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.codemap", description=main.__doc__)
     parser.add_argument("document", nargs="?", type=Path, default=Path("docs/internals/codemap.md"))
     document: Path = parser.parse_args().document
     try:

@@ -1,0 +1,1 @@
+"""Programs that render documents from the code: the code map, the requirements, the reference."""
