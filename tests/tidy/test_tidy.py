@@ -28,6 +28,24 @@ TEXTS = [
     *ROOT.glob(".github/**/*.*"),
 ]
 
+# What users and readers of the code see; decisions keep the words of their time.
+PROSE = [
+    *ROOT.glob("src/**/*.py"),
+    *ROOT.glob("src/**/*.js"),
+    *ROOT.glob("src/**/*.html"),
+    *(path for path in ROOT.glob("docs/**/*.md") if path.parent.name != "decisions"),
+    *ROOT.glob("examples/*.py"),
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+]
+# Words that crept in before: archaic or translated ones, metaphors for parts of the log, and a process as a person.
+RETIRED = re.compile(
+    r"\b(who(?:m)?ever|anew|\w*manieth|reigns?|deeds?|couriers?|parcels?|for ever|under way|(?:go|goes|went|gone|going) on"
+    r"|he|him|his|himself|somebody|mend(?:s|ed|ing|er)?|spoilt|verdicts?|judgements?)\b",
+    re.IGNORECASE,
+)
+LABEL_MAX = 80
+
 # A call that fails the test by itself: pytest.raises, check_prefixes, assert_equal, run_state_machine_as_test ...
 CHECKING_CALL = re.compile(
     r"(.*\.)?_?(check|assert|expect|verify|run_state_machine_as_test|fail\b|raises\b|warns\b).*"
@@ -71,6 +89,21 @@ def too_long(source: str) -> bool:
     return len(source.splitlines()) > FILE_LINES_MAX and LONG_BECAUSE not in " ".join(reason.lower().split())
 
 
+def retired_words(text: str) -> list[tuple[int, str]]:
+    """Line number and word of each."""
+    return [
+        (number, found[0])
+        for number, line in enumerate(text.splitlines(), 1)
+        for found in RETIRED.finditer(line)
+    ]
+
+
+def bad_label(source: str) -> str:
+    """The first docstring line of a module that is no label: too long, or without a full stop; "" if it is one."""
+    label = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return label if label and (len(label) > LABEL_MAX or not label.endswith(".")) else ""
+
+
 def test_every_test_can_fail() -> None:
     idle = {_name(path): idle_tests(ast.parse(path.read_text("utf-8"))) for path in TEST_MODULES}
     assert {path: names for path, names in idle.items() if names} == {}
@@ -88,6 +121,60 @@ def test_no_loose_ends_are_left_in_the_text() -> None:
         if LOOSE_END.search(line)
     ]
     assert found == []
+
+
+def test_prose_uses_none_of_the_retired_words() -> None:
+    found = [
+        f"{_name(path)}:{number}: {word}"
+        for path in PROSE
+        for number, word in retired_words(path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def test_a_module_begins_with_a_label_of_one_short_line() -> None:
+    labels = {_name(path): bad_label(path.read_text("utf-8")) for path in ROOT.glob("src/**/*.py")}
+    assert {path: label for path, label in labels.items() if label} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# Whoever reads it",
+        "it begins anew",
+        "the so-manieth batch",
+        "for ever",
+        "the append goes on",
+        "a node and his disk",
+        "Verdicts",
+        "what is under way",
+        "the disk is mended",
+    ],
+)
+def test_a_retired_word_is_recognised(line: str) -> None:
+    assert [number for number, _ in retired_words(f"fine\n{line}\n")] == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["forever", "the history of this", "sovereign", "append on", "recommended", "indeed", "underway_s"],
+)
+def test_a_word_that_contains_a_retired_one_is_none(line: str) -> None:
+    assert retired_words(line) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_bad"),
+    [
+        ("A label.", False),
+        ("x" * 79 + ".", False),
+        ("x" * 80 + ".", True),
+        ("No full stop", True),
+        ("", False),
+    ],
+)
+def test_a_long_label_is_recognised(docstring: str, is_bad: bool) -> None:
+    assert bool(bad_label(f'"""{docstring}"""\n' if docstring else "x = 1\n")) is is_bad
 
 
 @pytest.mark.parametrize(
