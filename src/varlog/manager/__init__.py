@@ -1,1 +1,1 @@
-"""Layer 3: the manager keeps the cluster whole: registers nodes, makes streams, repairs them (a process)."""
+"""The manager process: registers nodes, creates streams, repairs them."""

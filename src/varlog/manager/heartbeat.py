@@ -1,4 +1,4 @@
-"""Heartbeat: polls each storage node; one that does not answer in time is away (R-SEAL-2).
+"""Heartbeat: polls each storage node; one that stays silent is away (R-SEAL-2).
 
 A round waits for the nodes that answered the last time. The others are probed in the background, so that they do not delay the
 repair of streams without them.

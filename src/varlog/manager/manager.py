@@ -1,4 +1,4 @@
-"""Manager: the services and loops of one cluster manager, started and stopped in order."""
+"""Manager: services and loops of one manager, started and stopped in order."""
 
 from __future__ import annotations
 

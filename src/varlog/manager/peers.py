@@ -1,4 +1,4 @@
-"""Peers: the manager's requests to repository and nodes, with deadline and typed reply."""
+"""Peers: requests to repository and nodes, with deadline and typed reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. Placement of replicas: the least loaded nodes with room (R-REG-2, R-REG-3)."""
+"""PURE. Placement of replicas: least loaded nodes with room (R-REG-2, R-REG-3)."""
 
 from __future__ import annotations
 

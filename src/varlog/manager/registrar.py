@@ -1,4 +1,4 @@
-"""Registrar and StreamMaker: register nodes, create and register log streams (R-REG-1)."""
+"""Registrar, StreamMaker: register nodes, create log streams (R-REG-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE. Step: one repair action of the manager for a log stream, or why there is none.
+"""PURE. Step: one repair action for a log stream, or why there is none.
 
 Either ordering decides its own: manager/committed/rules.py and manager/sequenced/rules.py. Each step may be carried out twice, in
 part, or late: it names the epoch that it was decided for, and its receiver refuses any other (law 7).

@@ -1,4 +1,4 @@
-"""PURE. Zombies: unregistered replicas and log units that may be removed (R-REG-4).
+"""PURE. Zombies: unregistered replicas and units that may be removed (R-REG-4).
 
 They are left by a manager that died halfway, by a stream that moved, or by a deleted topic. Nothing registered is ever among them.
 What this repository cannot have registered is kept: a repository that lost its metadata would otherwise delete all data. So is what

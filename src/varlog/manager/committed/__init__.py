@@ -1,1 +1,1 @@
-"""Repair of committed topics: seal, sync, unseal, replace; the next step is decided in rules."""
+"""Repair of committed topics; rules.py decides the next step."""

@@ -1,4 +1,4 @@
-"""PURE. SlowPrimaries: which log streams get another primary because of a slow disk.
+"""PURE. SlowPrimaries: which streams get another primary due to a slow disk.
 
 A node loses its primaries when it has been slow, compared with the others, without a break for `slow_after_s`, and another replica
 of the stream is on a node that is not slow. Too few finished writes are no break: that is how a hanging write looks. The move

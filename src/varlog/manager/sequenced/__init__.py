@@ -1,1 +1,1 @@
-"""Repair of sequenced topics: projections, chains, sequencers; the next step is decided in rules."""
+"""Repair of sequenced topics; rules.py decides the next step."""

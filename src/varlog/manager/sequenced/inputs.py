@@ -1,4 +1,4 @@
-"""PURE. TopicRepairInputs and TopicCondition: what projection decisions are based on."""
+"""PURE. TopicRepairInputs, TopicCondition: what projection decisions rest on."""
 
 from __future__ import annotations
 
