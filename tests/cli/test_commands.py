@@ -161,7 +161,7 @@ def test_streams_are_listed_added_and_status_shows_all(data: Path) -> None:
 def test_an_unknown_stream_and_an_unknown_node_are_named(data: Path) -> None:
     assert "log stream 9" in bad(varlog("stream", "seal", "9", data=data))
     assert "no storage node 9" in bad(varlog("node", "remove", "9", data=data), code=2)
-    assert "holds replicas" in bad(varlog("node", "remove", "1", data=data))
+    assert "has replicas" in bad(varlog("node", "remove", "1", data=data))
     assert "log stream 9" in bad(varlog("append", "orders", "x", "--stream", "9", data=data))
 
 

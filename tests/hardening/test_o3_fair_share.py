@@ -221,7 +221,7 @@ def test_calls_that_wait_for_the_nodes_to_report_are_shared(monkeypatch: pytest.
 
     monkeypatch.setattr(witnesses_module, "CALLS_WAITING_MAX", 4)
     witnesses = Witnesses.__new__(Witnesses)
-    witnesses._state = SimpleNamespace(heard=False)  # type: ignore[assignment]
+    witnesses._state = SimpleNamespace(witnessed=False)  # type: ignore[assignment]
     witnesses._waiting = FairPlaces()
     flood: list[Any] = [Waits("flood") for _ in range(4)]
     other: Any = Waits("other")

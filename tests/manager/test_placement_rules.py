@@ -61,7 +61,7 @@ def test_a_node_at_its_limit_is_left_out_and_told_of() -> None:
     nodes = [NodeLoad(NodeID(1), 5, 0, streams_max=5), NodeLoad(NodeID(2), 0, 0)]
     assert place(nodes, 1) == (2,)
     assert spares(nodes) == (2,)
-    with pytest.raises(PreconditionFailed, match="1 more hold 5 streams already"):
+    with pytest.raises(PreconditionFailed, match="1 more already have 5 streams"):
         place(nodes, 2)
 
 

@@ -88,7 +88,7 @@ def told_of(world: RecipeWorld, text: str) -> set[str]:
         "a lock that changed hands": len({call.client for call in history.of("lock", "acquire") if call.got})
         > 1,
         "stopped at a fence": "is stopped at the fence" in text,
-        "a jump to a snapshot": "goes on from a snapshot" in text,
+        "a jump to a snapshot": "continues from a snapshot" in text,
         "a user that stood still": bool(history.paused),
         "watched": any(watch.changes for watch in history.watches),
     }

@@ -266,7 +266,7 @@ def test_who_looks_too_far_back_or_repeats_too_much_is_told_that_it_is_not_known
         assert await start(bench, again(), batch(3, bytes(3000))) == AppendReply(GLSN(3), LLSN(3))
         taken = start(bench, again(floor=3), batch(5))
         await until_durable(repository, 5)
-        with pytest.raises(Unavailable, match="no more can be told apart"):
+        with pytest.raises(Unavailable, match="no more can be distinguished"):
             await start(bench, again(floor=3), batch(6))
         repository.commit(row(4, 5))
         assert await taken == AppendReply(GLSN(4), LLSN(4))
