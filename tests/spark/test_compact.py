@@ -158,5 +158,5 @@ def test_what_is_no_whole_snapshot_is_not_read(
         run(tmp_path / "next", since=str(tmp_path))
     next(path.glob("*.parquet")).unlink()
     for read in (lambda: read_snapshot(str(path)), lambda: run(tmp_path / "next", since=str(path))):
-        with pytest.raises(PreconditionFailed, match=r"is damaged: part-.* is not there"):
+        with pytest.raises(PreconditionFailed, match=r"is damaged: part-.* is missing"):
             read()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from varlog.model.errors import Trimmed
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
@@ -64,6 +65,18 @@ class Merge:
     @property
     def streams(self) -> Sequence[LogStreamID]:
         return list(self._lanes)
+
+    @classmethod
+    def starting(cls, begin: GLSN | None, end: GLSN | None, oldest: GLSN) -> Merge:
+        """From `begin`, or else from the oldest entry. Trimmed if what is asked for is gone already."""
+        first = oldest if begin is None else begin
+        if first < oldest and (end is None or first < end):
+            raise Trimmed(first, oldest)
+        return cls(first, end)
+
+    def raise_if_trimmed(self) -> None:
+        if self.trimmed_under:
+            raise Trimmed(self.next, self.trimmed + 1)
 
     @property
     def trimmed_under(self) -> bool:

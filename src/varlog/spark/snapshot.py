@@ -98,7 +98,7 @@ def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
     for file in about.files:
         if sizes.get(file.name, -1) != file.bytes:
             raise PreconditionFailed(
-                f"the snapshot {path} is damaged: {file.name} does not exist with its {file.bytes} bytes"
+                f"the snapshot {path} is damaged: {file.name} is missing, or does not have its {file.bytes} bytes"
             )
 
 

@@ -23,8 +23,8 @@ from varlog.recipes.kv.transactions import Transaction
 KEYS = ["a", "a/1", "a/2", "b"]
 PREFIXES = ["", "a", "a/", "b"]
 
-Deed = tuple[str, Any]
-DEEDS: st.SearchStrategy[Deed] = st.one_of(
+Action = tuple[str, Any]
+ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("get"), st.sampled_from(KEYS)),
     st.tuples(st.just("range"), st.tuples(st.sampled_from(PREFIXES), st.none() | st.integers(0, 2))),
     st.tuples(st.just("put"), st.sampled_from(KEYS)),
@@ -32,9 +32,9 @@ DEEDS: st.SearchStrategy[Deed] = st.one_of(
     st.tuples(st.just("commit"), st.none()),
 )
 # Which of the transactions that are under way does what next; two that overlap, again and again, find most of what there is.
-STEPS = st.lists(st.tuples(st.integers(0, 1), DEEDS), min_size=12, max_size=40)
+STEPS = st.lists(st.tuples(st.integers(0, 1), ACTIONS), min_size=12, max_size=40)
 # Something to read and to change.
-FIRST: list[tuple[int, Deed]] = [*((0, ("put", key)) for key in KEYS), (0, ("commit", None))]
+FIRST: list[tuple[int, Action]] = [*((0, ("put", key)) for key in KEYS), (0, ("commit", None))]
 
 
 class LocalReplica:
@@ -55,13 +55,13 @@ class Followed:
 
     transaction: Transaction
     base: dict[str, bytes]  # the state when it began
-    seen: list[tuple[Deed, Any]] = field(default_factory=list)  # of a write: what it wrote
+    seen: list[tuple[Action, Any]] = field(default_factory=list)  # of a write: what it wrote
     writes: dict[str, bytes | None] = field(default_factory=dict)
 
 
-def answer(deed: Deed, state: dict[str, bytes]) -> Any:
+def answer(action: Action, state: dict[str, bytes]) -> Any:
     """What a read gives in a state."""
-    kind, argument = deed
+    kind, argument = action
     if kind == "get":
         return state.get(argument)
     prefix, limit = argument
@@ -87,20 +87,20 @@ class World:
         self.refused: list[tuple[Conflict, Transaction]] = []
         self._number = 0
 
-    async def step(self, who: int, deed: Deed) -> None:
+    async def step(self, who: int, action: Action) -> None:
         followed = self.open.get(who)
         if followed is None:
             followed = self.open[who] = Followed(Transaction(self.kv, self.isolation), dict(self.state))
         try:
-            await self._do(followed, deed)
+            await self._do(followed, action)
         except Conflict as conflict:
             self.refused.append((conflict, followed.transaction))
             del self.open[who]
-        if deed[0] == "commit":
+        if action[0] == "commit":
             self.open.pop(who, None)
 
-    async def _do(self, followed: Followed, deed: Deed) -> None:
-        transaction, (kind, argument) = followed.transaction, deed
+    async def _do(self, followed: Followed, action: Action) -> None:
+        transaction, (kind, argument) = followed.transaction, action
         if kind == "put":
             self._number += 1
             followed.writes[argument] = b"%d" % self._number
@@ -119,16 +119,16 @@ class World:
                 else transaction.range(argument[0], limit=argument[1])
             )
             base = self.state if self.isolation is Isolation.READ_COMMITTED else followed.base
-            assert seen == answer(deed, over(base, followed.writes))
-            followed.seen.append((deed, seen))
+            assert seen == answer(action, over(base, followed.writes))
+            followed.seen.append((action, seen))
             return
-        followed.seen.append((deed, followed.writes.get(argument)))
+        followed.seen.append((action, followed.writes.get(argument)))
 
 
-async def play(steps: list[tuple[int, Deed]], isolation: Isolation, retention: Retention) -> World:
+async def play(steps: list[tuple[int, Action]], isolation: Isolation, retention: Retention) -> World:
     world = World(isolation, retention)
-    for who, deed in FIRST + steps:
-        await world.step(who, deed)
+    for who, action in FIRST + steps:
+        await world.step(who, action)
     held = {change.key: change.value for change in world.replica.machine.within(prefix_range(""))}
     assert held == world.state
     for conflict, transaction in world.refused:
@@ -143,7 +143,7 @@ RETENTIONS = st.sampled_from([Retention(), Retention(changes=3), Retention(chang
 @pytest.mark.parametrize("isolation", list(Isolation))
 @given(steps=STEPS, retention=RETENTIONS)
 def test_every_read_is_of_the_right_state_with_own_writes(
-    isolation: Isolation, steps: list[tuple[int, Deed]], retention: Retention
+    isolation: Isolation, steps: list[tuple[int, Action]], retention: Retention
 ) -> None:
     asyncio.run(play(steps, isolation, retention))
 
@@ -151,7 +151,7 @@ def test_every_read_is_of_the_right_state_with_own_writes(
 @settings(max_examples=300)
 @given(steps=STEPS, retention=RETENTIONS, short=st.booleans())
 def test_serializable_ones_see_what_they_would_have_seen_one_after_the_other(
-    steps: list[tuple[int, Deed]], retention: Retention, short: bool
+    steps: list[tuple[int, Action]], retention: Retention, short: bool
 ) -> None:
     """R-USE-2. Those that write, in the order of their commits: everything that each of them read is replayed
     there."""
@@ -163,18 +163,18 @@ def test_serializable_ones_see_what_they_would_have_seen_one_after_the_other(
         if not followed.writes:
             continue  # as of when it began: tested above
         own: dict[str, bytes | None] = {}
-        for deed, seen in followed.seen:
-            if deed[0] in ("get", "range"):
-                assert seen == answer(deed, over(state, own)), "another order would have been seen"
-            elif deed[0] in ("put", "delete"):
-                own[deed[1]] = seen
+        for action, seen in followed.seen:
+            if action[0] in ("get", "range"):
+                assert seen == answer(action, over(state, own)), "another order would have been seen"
+            elif action[0] in ("put", "delete"):
+                own[action[1]] = seen
         state = over(state, followed.writes)
 
 
 def test_the_same_steps_show_write_skew_under_snapshot_and_not_under_serializable() -> None:
     """R-USE-2: the levels of isolation differ."""
     get_a, get_b = ("get", "a"), ("get", "b")
-    steps: list[tuple[int, Deed]] = [(0, get_a), (0, get_b), (1, get_a), (1, get_b)]
+    steps: list[tuple[int, Action]] = [(0, get_a), (0, get_b), (1, get_a), (1, get_b)]
     steps += [(0, ("put", "a")), (1, ("put", "b")), (0, ("commit", None)), (1, ("commit", None))]
     skewed = asyncio.run(play(steps, Isolation.SNAPSHOT, Retention()))
     assert (len(skewed.committed), len(skewed.refused)) == (3, 0)

@@ -108,16 +108,12 @@ class SequencedSubscription:
         tail = await self._routing.tail(self._timeout_s)
         projection = await self._projections.get(Backoff(self._routing.environment, self._timeout_s))
         oldest = GLSN(max(tail.trimmed + 1, projection.first))
-        begin = oldest if self._begin is None else self._begin
-        if begin < oldest and (self._end is None or begin < self._end):
-            raise Trimmed(begin, oldest)
-        return Merge(begin, self._end)
+        return Merge.starting(self._begin, self._end, oldest)
 
     def _raise_if_over(self, merge: Merge) -> None:
         if self._failure is not None:
             raise self._failure
-        if merge.trimmed_under:
-            raise Trimmed(merge.next, merge.trimmed + 1)
+        merge.raise_if_trimmed()
 
     def _follow_view(self, merge: Merge) -> None:
         """Pump every stripe that the projection names; one made later is found here."""
