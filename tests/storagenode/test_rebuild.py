@@ -32,7 +32,8 @@ from varlog.storagenode import node as node_module
 
 
 def asides(bench: Bench, node: int) -> list[Path]:
-    return sorted((bench.root / f"volume{node}").rglob("aside-lsid=*"))
+    """Without looking into them: one that is being removed is gone a moment later."""
+    return sorted((bench.root / f"volume{node}").glob("cid=*/snid=*/aside-lsid=*"))
 
 
 async def damaged(bench: Bench, node: int) -> None:
