@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+
 project = "varlog"
 html_title = "varlog"
 extensions = ["myst_parser"]
@@ -14,6 +17,9 @@ html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
+# A forge draws these; the site shows their text.
+lexers["mermaid"] = TextLexer()
+
 exclude_patterns = ["conf.py"]
 highlight_language = "text"  # a block without a language is a terminal
 myst_heading_anchors = 4
