@@ -16,6 +16,7 @@ from tests.manager.sim_cluster import REPOSITORY, TOPIC
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
 from varlog.model.commit import OrderAdoption
+from varlog.model.epoch import Epoch
 from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Trimmed
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
@@ -188,6 +189,31 @@ def test_d2_a_trim_that_the_copy_does_not_have_stops_a_sequenced_topic() -> None
             await log.read(9)
         assert [entry.data async for entry in log.subscribe(10, end=11)] == [b"9"]
         await log.append(b"after")
+        await log.close()
+
+    run_simulated(story())
+
+
+def test_d2_a_trim_counts_while_its_units_are_sealed_for_a_projection_that_was_never_made() -> None:
+    """Seed 6496: a reconfiguration had sealed the units with the next epoch when the repository went back. Their trim was
+    left out as one of a newer projection, and no reader got past the positions that only the units knew to be trimmed."""
+
+    async def story() -> None:
+        cluster = RewoundSequencedCluster(nodes=3)
+        cluster.start()
+        log = await cluster.log_of(2)
+        await appended(log, *(b"%d" % number for number in range(10)))
+        old = cluster.copy()
+        await log.trim(9)
+        addresses = {node.node: node.address for node in (await cluster.view()).nodes}
+        present = await cluster.projection()
+        cluster.manager.crash()
+        for chain in present.chains:
+            for node in chain.nodes:
+                await cluster.ask(addresses[node], m.SealUnit(chain.log_stream, Epoch(present.epoch + 1)))
+        cluster.restore(old)
+        await cluster.until(cluster.is_stopped)
+        assert "up to 9 are trimmed, the repository up to 0" in (await cluster.topic()).stopped
         await log.close()
 
     run_simulated(story())

@@ -398,10 +398,12 @@ class Witnesses:
 
     def _claims_of_lows(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, WitnessClaim]]:
         lows: dict[TopicID, dict[LogStreamID, LLSN]] = {}
+        newest = dict(word.epochs)
         for unit in word.units:
             projection = self._state.view.projection(unit.topic)
-            # In a newer epoch other positions may be there: see what is said of that.
-            if projection is not None and unit.epoch <= projection.epoch:
+            # A newer projection may map other positions, and is a claim of its own. A unit that was only sealed with a newer
+            # epoch is still mapped by this one: its trim counts.
+            if projection is not None and newest.get(unit.topic, unit.epoch) <= projection.epoch:
                 lows.setdefault(unit.topic, {})[unit.log_stream] = unit.low
         for topic, of_units in lows.items():
             projection = self._state.view.projection(topic)
