@@ -47,5 +47,5 @@ def test_it_prints_json_for_programs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["holds"] and report["acknowledged"] == report["present"] > 0
-    assert (report["lost"], report["doubled"], report["out_of_order"]) == (0, 0, 0)
+    assert (report["lost"], report["duplicated"], report["out_of_order"]) == (0, 0, 0)
     assert [len(fault["killed"]) > 0 for fault in report["faults"]] == [True] * 3

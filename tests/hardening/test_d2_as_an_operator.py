@@ -48,7 +48,7 @@ def test_d2_an_operator_sees_a_stopped_topic_and_continues_without_a_node(tmp_pa
 
             dry = cluster.varlog("topic", "adopt-order", COMMITTED, *where)
             assert dry.returncode == 0 and "nothing was changed" in dry.stdout
-            assert f"not heard: node {node}; what only that one knows would be lost" in dry.stdout
+            assert f"not reached: node {node}; what only it knows would be lost" in dry.stdout
             assert (await cluster.status()).view.topics[0].stopped
             done = cluster.varlog("topic", "adopt-order", COMMITTED, "--yes", *where)
             assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
