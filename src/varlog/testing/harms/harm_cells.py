@@ -20,6 +20,7 @@ from varlog.model.errors import StartupError, VarlogError
 from varlog.runtime.environment import system_environment
 from varlog.storage.cluster_file import CLUSTER_NAME
 from varlog.storage.disk_space import BALLAST_NAME
+from varlog.storage.identity import IDENTITY_NAME
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harms.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell_of, kinds_in
 from varlog.testing.harms.harmed_cluster import (
@@ -47,7 +48,7 @@ CLUSTER, MIRRORED, EMBEDDED = "cluster", "mirrored", "embedded"
 FILL = 250
 MORE, AFTER = 10, 5
 THERE_S = 15.0
-# The names of files are looked at many times in this.
+# Files are compared with memory many times in this.
 LOOK_S = 6 * SCRUB_INTERVAL_S
 # The next append that reserves space makes the one, the next session of a restarted node the other.
 MADE_LATER = (BALLAST_NAME, CLUSTER_NAME)
@@ -131,7 +132,7 @@ async def _harm_node(
         _apply(path, older, harmed)
         left = _identity(path)
         found = await result_of(cluster, sizes, appends=AFTER)
-        found = await _wait_named(path, left, harmed, found)
+        found = await _wait_scrubbed(path, left, harmed, found)
         cluster.kill(VICTIM)
         if found.outcome is not HarmOutcome.HEALED:
             return found
@@ -154,7 +155,7 @@ async def _harm_repository(
         _apply(path, older, harmed)
         left = _identity(path)
         found = await result_of(cluster, sizes, appends=AFTER)
-        found = await _wait_named(path, left, harmed, found)
+        found = await _wait_scrubbed(path, left, harmed, found)
         if found.outcome is not HarmOutcome.HEALED:
             return found
     # All at once: the nodes have not synced the rows of these, and only the repository knows their order.
@@ -167,12 +168,12 @@ async def _harm_repository(
     return await result_after_restart(cluster, appends=AFTER)
 
 
-async def _wait_named(
+async def _wait_scrubbed(
     path: Path, left: tuple[int, bytes] | None, harmed: str, found: HarmResult
 ) -> HarmResult:
-    """Wait until the process has looked for the names of its files. What it needs at its next start and does not have then was not
-    noticed. A replaced file that is left as it is was right, or is judged by what comes."""
-    if harmed not in NAMELESS or found.outcome is not HarmOutcome.HEALED:
+    """Wait until the process has compared its files with its memory, where nothing else shows the harm before the next start. A
+    file that is then still missing was not noticed. One that is left as it is was right, or is judged by the restart."""
+    if found.outcome is not HarmOutcome.HEALED or not (harmed in NAMELESS or path.name == IDENTITY_NAME):
         return found
     try:
         async with asyncio.timeout(LOOK_S):

@@ -187,7 +187,8 @@ KINDS: tuple[FileKind, ...] = (
     FileKind("embedded: lock", r"varlog\.lock", copies=False),
 )
 
-# Cells of files with copies that end with `said`, and why no program may decide there.
+# Files with copies whose harm may end with `said` if the node is stopped, and why no program may decide there. A running node has
+# them in memory and writes them again.
 MAY_SAY: dict[str, str] = {
     "node: identity": "whose directory it is cannot be guessed (R-SN-7); the node's other volumes, or an operator, know",
 }
@@ -267,7 +268,8 @@ def wrong(found: Cell) -> str:
         return ""
     if found.outcome != HarmOutcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
-    if found.when == RUNNING and found.harm in NAMELESS and found.part != "embedded":
+    in_memory = found.harm in NAMELESS or found.kind in MAY_SAY
+    if found.when == RUNNING and in_memory and found.part != "embedded":
         return (
             f"{found.name}: the process that runs has all of it, and it is not healed but said: {found.words}"
         )
