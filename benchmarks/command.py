@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from varlog.bench.catalogue import workloads_named
-from varlog.bench.settings import BenchSettings
+from varlog.bench.context import BenchSettings
 from varlog.bench.workload import Workload
 from varlog.cli.bench import data_directory, print_workloads, run_workloads
 from varlog.cli.output import WRONG_USAGE, complain

@@ -58,7 +58,7 @@ target_for = first_of(
     "varlog.cli.bench.bench_target:ground_for", "varlog.cli.bench.ground:ground_for",
 )
 Settings = first_of(
-    "varlog.bench.settings:BenchSettings", "varlog.bench.settings:Settings", "varlog.cli.bench.settings:Settings"
+    "varlog.bench.context:BenchSettings", "varlog.bench.context:Settings", "varlog.cli.bench.settings:Settings"
 )
 
 def settings_of(data, options):

@@ -17,7 +17,7 @@ from benchmarks.growth.sweeps import Point, Sweep
 from varlog.bench.context import QuietDisplay
 from varlog.bench.figures import percentile
 from varlog.bench.machine import write_bandwidth
-from varlog.bench.meter import Meter, metered
+from varlog.bench.workload import Meter, metered
 from varlog.client.log import Log
 from varlog.model.limits import GIB, KIB, MIB
 from varlog.model.lsn import FIRST_GLSN

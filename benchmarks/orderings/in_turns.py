@@ -20,8 +20,7 @@ from varlog.bench.log_workloads import (
     fill_topic,
     read_entries,
 )
-from varlog.bench.meter import Meter, metered
-from varlog.bench.workload import Measured
+from varlog.bench.workload import Measured, Meter, metered
 from varlog.model.cluster import Ordering
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import FIRST_GLSN, GLSN

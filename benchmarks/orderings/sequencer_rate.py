@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from varlog.bench.context import BenchContext
-from varlog.bench.meter import Meter, metered
-from varlog.bench.workload import Measured
+from varlog.bench.workload import Measured, Meter, metered
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable
 from varlog.rpc.messages import NextTokens

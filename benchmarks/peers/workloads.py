@@ -13,7 +13,7 @@ from benchmarks.peers.ground import Ground, Journal
 from benchmarks.peers.systems import CURVE, MAIN, READ, SIZES, STREAMS, System
 from varlog.bench.figures import median
 from varlog.bench.machine import usage_of
-from varlog.bench.meter import Meter
+from varlog.bench.workload import Meter
 from varlog.model.limits import KIB, MIB
 
 BATCH_ENTRIES = 1000

@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from varlog.bench.catalogue import EVERYTHING, UNITS, WORKLOADS, chosen_workloads
-from varlog.bench.context import BenchContext, LiveDisplay, QuietDisplay, display_for
+from varlog.bench.context import BenchContext, BenchSettings, LiveDisplay, QuietDisplay, display_for
 from varlog.bench.figures import format_count, format_mb_s, format_ms, growth, median, percentile
 from varlog.bench.machine import (
     Conditions,
@@ -34,11 +34,10 @@ from varlog.bench.machine import (
     sync_latencies,
     usage_of,
 )
-from varlog.bench.meter import Meter, metered
 from varlog.bench.run import JSON_VERSION, BenchReport, BenchRun, expected
-from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import (
     Measured,
+    Meter,
     Workload,
     WorkloadPlace,
     appends_judge,
@@ -51,6 +50,7 @@ from varlog.bench.workload import (
     judge_open,
     judge_sync,
     judged,
+    metered,
 )
 from varlog.cli.bench import bench_command
 from varlog.model.cluster import Ordering

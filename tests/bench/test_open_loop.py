@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from varlog.bench import open_loop as open_loop_module
-from varlog.bench.context import QuietDisplay
+from varlog.bench.context import BenchSettings, QuietDisplay
 from varlog.bench.open_loop import Capacity, OpenLoop, Point, Tally, filling
-from varlog.bench.settings import BenchSettings
 from varlog.client.append_rules import InflightBatch
 from varlog.client.batcher import Batcher
 from varlog.model.batch import pack

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from varlog.cli.status_tables import (
+from varlog.cli.status import (
     chains_table,
     parts,
     projection_lines,

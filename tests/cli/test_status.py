@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.rpc.samples import STATUS, VIEW
 from varlog.cli import status as command
-from varlog.cli.status_tables import nodes_table, parts, status_json, streams_table
+from varlog.cli.status import nodes_table, parts, status_json, streams_table
 from varlog.model.cluster import LogStream, StorageNode, StreamState
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch

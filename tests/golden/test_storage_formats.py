@@ -31,7 +31,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.cluster_file import decode_cluster
 from varlog.storage.committed.index import decode_index
 from varlog.storage.committed.row_file import check_row_header, read_rows
-from varlog.storage.committed.scan import scan
+from varlog.storage.committed.segment import scan
 from varlog.storage.committed.state_file import decode_state
 from varlog.storage.dump import dump_rows
 from varlog.storage.identity import IDENTITY_NAME, Identity, read_identity

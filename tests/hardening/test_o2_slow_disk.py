@@ -23,7 +23,7 @@ from varlog.runtime.metrics import TrafficMeter
 from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 if TYPE_CHECKING:
-    from varlog.manager.committed.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.rules import SlowPrimaries
 
 QUICK_S = 0.002
 SLOW = LogStreamID(2)
@@ -247,7 +247,7 @@ def stream_after_polls(
 
 
 def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
-    from varlog.manager.committed.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.rules import SlowPrimaries
 
     slow = SlowPrimaries(10.0)
     assert stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
@@ -268,7 +268,7 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
 def test_a_disk_that_hangs_now_and_then_is_slow_all_the_same() -> None:
     """While a write hangs too few end to measure how long they take: that was mistaken for a disk that is quick
     again."""
-    from varlog.manager.committed.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.rules import SlowPrimaries
 
     slow, hangs = SlowPrimaries(10.0), {1: 0.0, 2: 0.002, 3: 0.002}
     assert stream_after_polls(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
@@ -309,13 +309,13 @@ def test_few_writes_that_take_long_are_reported() -> None:
     ids=["all are slow", "all are rather slow", "quick enough", "alone", "nothing known of the others"],
 )
 def test_no_primary_moves_where_it_does_not_help(seconds: dict[int, float]) -> None:
-    from varlog.manager.committed.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.rules import SlowPrimaries
 
     assert stream_after_polls(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
 
 
 def test_a_primary_moves_past_another_slow_node() -> None:
-    from varlog.manager.committed.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.rules import SlowPrimaries
 
     moved = stream_after_polls(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
     assert moved is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
-from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.model.status import LATENCY_BOUNDS_S, Traffic
 from varlog.proxy.rate_rules import WINDOW_S, RateMeter, ReplicaKey, TrafficSample, merged_buckets, percentile
 
 TOPIC, STREAM = TopicID(1), LogStreamID(7)

@@ -29,9 +29,9 @@ from varlog.model.status import (
     ReplicaStatus,
     SyncState,
     SyncStatus,
+    Traffic,
     UnitStatus,
 )
-from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status_publisher import rfc3339, status_document, traffic_sample
 from varlog.proxy.wire import StatusOut

@@ -30,9 +30,9 @@ from varlog.model.status import (
     ReplicaStatus,
     SyncState,
     SyncStatus,
+    Traffic,
     UnitStatus,
 )
-from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
 from varlog.rpc.error_codes import ERROR_CODES
 from varlog.rpc.messages import Message

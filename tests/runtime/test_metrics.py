@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.model.status import LATENCY_BOUNDS_S, Traffic
 from varlog.runtime.metrics import Histogram, TrafficMeter
 
 

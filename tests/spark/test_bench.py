@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 import varlog.spark
 from benchmarks.spark import session
 from benchmarks.spark.catalogue import SPARK
-from varlog.bench.context import BenchContext, ClusterTarget, QuietDisplay
+from varlog.bench.context import BenchContext, BenchSettings, ClusterTarget, QuietDisplay
 from varlog.bench.machine import RawLimits
-from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import Measured, Workload, judged
 from varlog.testing.tcp_cluster import TcpCluster
 

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from varlog.spark import worker
+from varlog.spark import connection
 
 
 @pytest.mark.parametrize(("program", "prepares"), [("pyspark.daemon", True), ("pytest.__main__", False)])
@@ -18,12 +18,12 @@ def test_only_a_worker_of_spark_is_prepared(
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name=program)  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    worker._keep_freed_once.cache_clear()
+    connection._keep_freed_once.cache_clear()
     try:
-        worker.prepare_worker()
+        connection.prepare_worker()
         loaded_later: list[object] = []
         assert _is_walked_over(loaded_later)
-        worker.prepare_worker()
+        connection.prepare_worker()
         assert _is_walked_over(loaded_later) is not prepares
     finally:
         gc.unfreeze()

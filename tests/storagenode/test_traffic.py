@@ -10,7 +10,7 @@ import pytest
 
 from varlog.client.cluster_status import held_by, node_statuses
 from varlog.embedded import EmbeddedCluster
-from varlog.model.traffic import Traffic
+from varlog.model.status import Traffic
 from varlog.runtime.environment import system_environment
 
 

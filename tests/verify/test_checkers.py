@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from varlog.verify import checkers, sequenced_checkers
-from varlog.verify.checker import Checker
 from varlog.verify.checkers import CHECKERS, MISSED, CalmSucceeds, check_history
 from varlog.verify.history import (
     STOPPED,
     AppendCall,
     CallOutcome,
+    Checker,
     ClientCall,
     Ending,
     HarmAccount,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from varlog.bench.context import BenchContext
 from varlog.bench.figures import format_count, growth
 from varlog.bench.machine import usage_of
-from varlog.bench.meter import Meter, metered
-from varlog.bench.workload import Measured
+from varlog.bench.workload import Measured, Meter, metered
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import FIRST_GLSN, GLSN
 

@@ -26,11 +26,10 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from varlog.bench.context import BenchTarget, Display, QuietDisplay, target_for
+from varlog.bench.context import BenchSettings, BenchTarget, Display, QuietDisplay, target_for
 from varlog.bench.figures import format_count, format_ms, percentile
 from varlog.bench.machine import Conditions, busy_cores, conditions_of
-from varlog.bench.meter import Meter, metered
-from varlog.bench.settings import BenchSettings
+from varlog.bench.workload import Meter, metered
 from varlog.client.log import Log
 from varlog.client.ordering import AppendTransport
 from varlog.model.cluster import Ordering

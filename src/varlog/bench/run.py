@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from varlog.bench.context import BenchContext, BenchTarget, Display, target_for
+from varlog.bench.context import BenchContext, BenchSettings, BenchTarget, Display, target_for
 from varlog.bench.figures import format_mb_s, format_ms
 from varlog.bench.machine import DEFINITION, Conditions, RawLimits, combined, conditions_of, measure_raw
-from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import Workload, WorkloadPlace, WorkloadResult, failed, judged
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError

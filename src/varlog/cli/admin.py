@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import print_json, run, show_progress
-from varlog.cli.status_tables import nodes_table, print_parts, stream_json, stream_tables, streams_named
+from varlog.cli.status import nodes_table, print_parts, stream_json, stream_tables, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
+    from varlog.bench.context import BenchSettings
     from varlog.bench.open_loop import Curve, OpenLoop
     from varlog.bench.run import BenchReport
-    from varlog.bench.settings import BenchSettings
     from varlog.bench.workload import Workload
 
 DEFAULT_DATA = Path("varlog-data")
@@ -86,7 +86,7 @@ def bench_command(
     """Measure a cluster (started for it, or running) or an embedded log against the raw limits of this machine."""
     # Imported here: `varlog --help` must not wait for them.
     from varlog.bench.catalogue import EVERYTHING, chosen_workloads
-    from varlog.bench.settings import BenchSettings
+    from varlog.bench.context import BenchSettings
 
     if list_:
         print_workloads(EVERYTHING)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, fail, print_json, print_table, run
-from varlog.cli.status_tables import format_age, print_parts, reader_lag, readers_table
+from varlog.cli.status import format_age, print_parts, reader_lag, readers_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from varlog.model.errors import JunkPosition, OutcomeUnknown, Rejected, VarlogError
-from varlog.verify.checker import Checker
 from varlog.verify.checkers import (
     AcknowledgedSurvives,
     Dense,
@@ -21,7 +20,16 @@ from varlog.verify.checkers import (
     RefusedNowhere,
     SubscribersSeePrefixes,
 )
-from varlog.verify.history import AppendCall, CallOutcome, Ending, History, ReadCall, Seen, SubscribeCall
+from varlog.verify.history import (
+    AppendCall,
+    CallOutcome,
+    Checker,
+    Ending,
+    History,
+    ReadCall,
+    Seen,
+    SubscribeCall,
+)
 from varlog.verify.sequenced_checkers import JunkStaysJunk, SubscribersPassOverJunkAlone
 
 if TYPE_CHECKING:

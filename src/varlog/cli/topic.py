@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_table, print_json, run, short_bytes
-from varlog.cli.status_tables import (
+from varlog.cli.status import (
     print_parts,
     projection_lines,
     streams_named,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from varlog.model import traffic
 from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.ids import NO_UUID, NodeID
 from varlog.model.projection import Chain
-from varlog.model.status import NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
+from varlog.model.status import NodeStatus, ReplicaStatus, SyncStatus, UnitStatus, slow_among
 
 if TYPE_CHECKING:
     from varlog.model.status import ClusterStatus
@@ -27,7 +26,7 @@ def held_by(status: NodeStatus) -> list[ReplicaStatus | UnitStatus]:
 def slow_nodes(seen: ClusterStatus) -> dict[NodeID, float]:
     """Those whose disk takes much longer for a write than the disks of the others, and how long it takes, in seconds (the mean of
     the last seconds). Appends wait for the slowest replica of their log stream."""
-    return traffic.slow_nodes(
+    return slow_among(
         {
             NodeID(node): max((held.traffic.write_s for held in held_by(status)), default=0.0)
             for node, status in node_statuses(seen).items()

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from varlog.manager.committed.inputs import RepairInputs
-from varlog.manager.committed.rules import next_step
+from varlog.manager.committed.rules import SlowPrimaries, next_step
 from varlog.manager.committed.runner import StepRunner
-from varlog.manager.committed.slow_primaries import SlowPrimaries
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog, StreamActivity
 from varlog.manager.heartbeat import Heartbeat

@@ -15,8 +15,7 @@ from prometheus_client.registry import Collector
 
 from varlog.client.cluster_status import held_by, node_statuses
 from varlog.model.errors import VarlogError
-from varlog.model.status import ClusterStatus, NodeStatus
-from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.model.status import LATENCY_BOUNDS_S, ClusterStatus, NodeStatus, Traffic
 from varlog.proxy.dependencies import GatewayDependency, MetersDependency
 from varlog.proxy.rate_rules import merged_buckets
 from varlog.proxy.status_publisher import status_document

@@ -9,7 +9,7 @@ from typing import Final
 
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
-from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.model.status import LATENCY_BOUNDS_S, Traffic
 
 # Two samples closer than this are too noisy; one older than WINDOW_S is out of date.
 SPAN_S_MIN: Final = 0.2

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.model.status import LATENCY_BOUNDS_S, Traffic
 
 # A mean time of writes is that of the last one to two windows, if there were enough of them, or if a few took long
 # together: the slower a disk is, the fewer writes it makes.

@@ -6,8 +6,11 @@ Spark's Python workers run task after task; a new connection for each task would
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import sys
 from collections.abc import AsyncGenerator, Coroutine, Generator
+from functools import cache
 from typing import Any, TypeVar
 
 from varlog import aio
@@ -15,6 +18,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.model.errors import UnknownTopic
 from varlog.runtime.loop_thread import LoopThread, Started
+from varlog.runtime.process import keep_freed
 from varlog.spark.options import LogLocation
 
 T = TypeVar("T")
@@ -127,3 +131,31 @@ async def _next(source: AsyncGenerator[T, None], turn: asyncio.Lock) -> T | None
 async def _close(source: AsyncGenerator[Any, None], turn: asyncio.Lock) -> None:
     async with turn:
         await source.aclose()
+
+
+# prepare_worker(): tunes a Python worker of Spark for running many tasks.
+
+# The programs that Spark runs as workers.
+_WORKERS = ("pyspark.daemon", "pyspark.worker")
+
+
+def prepare_worker() -> None:
+    """To be called by a task when it begins. In a process that is no worker nothing happens.
+
+    Spark collects garbage after every task. Visiting everything that was ever imported takes longer than a short task, and none of
+    it is garbage. Not only once: a first task imports much after this call; and what survives a collection is in use.
+    """
+    if _is_worker():
+        _keep_freed_once()
+        gc.freeze()
+
+
+@cache
+def _keep_freed_once() -> None:
+    keep_freed()
+    gc.collect()
+
+
+def _is_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name in _WORKERS

@@ -14,16 +14,14 @@ from varlog.model.commit import CommitRow
 from varlog.model.errors import CorruptBatch, CorruptReplica, StartupError
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_LLSN
 from varlog.runtime.disk import Disk
-from varlog.storage.batch_scan import good_batches
 from varlog.storage.committed.index import decode_index
 from varlog.storage.committed.recovery import survey
 from varlog.storage.committed.row_file import ROWS_NAME, read_row, read_rows
-from varlog.storage.committed.scan import scan
-from varlog.storage.committed.segment import first_llsn_of
+from varlog.storage.committed.segment import first_llsn_of, scan
 from varlog.storage.committed.state_file import STATE_NAME, ReplicaStateFile, read_state
 from varlog.storage.identity import Identity, read_identity
 from varlog.storage.read_only import ReadOnlyDisk
-from varlog.storage.segment_file import SEGMENT_SUFFIX, index_path
+from varlog.storage.segment_file import SEGMENT_SUFFIX, good_batches, index_path
 from varlog.storage.sequenced.page_recovery import scan_pages, survey_unit
 from varlog.storage.sequenced.page_segment import segment_number
 from varlog.storage.sequenced.sidecar import decode_sidecar

@@ -1,4 +1,4 @@
-"""[A5 R6 Q5] SegmentFile: writes and syncs a segment file of either ordering.
+"""[A5 R6 Q5] SegmentFile: writes, syncs and scans a segment file.
 
 It is opened when needed. Only the newest segment of a store is written to. It is reserved ahead in steps, because a sync of
 reserved space is twice as fast. The steps begin small and double: a thousand small topics must not fill a disk with reserved
@@ -8,12 +8,13 @@ space.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from varlog.model.batch import Buffer
+from varlog.model.batch import HEADER_BYTES, BatchHeader, Buffer, check_body, parse_header
+from varlog.model.errors import CorruptBatch
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
@@ -144,3 +145,57 @@ class RangeBytes:
 
     bytes: int
     points: tuple[tuple[LLSN, int], ...]
+
+
+# [A5 Q5] Walks the batches of a segment file and checks every checksum.
+#
+# Both orderings recover with it: a replica expects LLSNs in order, a log unit takes batches in any order.
+
+# Bytes of a segment that are in memory at a time.
+_WINDOW_BYTES: Final = 4 * MIB
+
+# (size, offset): bytes of a file.
+ReadAt = Callable[[int, int], Buffer]
+
+
+def good_batches(read: ReadAt, file_bytes: int, first_llsn: LLSN | None) -> Iterator[tuple[int, BatchHeader]]:
+    """(offset, header) of each batch, checked whole and in LLSN order (None: any order); CorruptBatch at the first bad one."""
+    for at, header, problem in all_batches(read, file_bytes, first_llsn):
+        if problem is not None:
+            raise problem
+        yield at, header
+
+
+def all_batches(
+    read: ReadAt, file_bytes: int, first_llsn: LLSN | None
+) -> Iterator[tuple[int, BatchHeader, CorruptBatch | None]]:
+    """The same, with what is wrong with the body; CorruptBatch at the first bad header: what follows it cannot be found."""
+    window: Buffer = b""
+    base, at, llsn = 0, 0, first_llsn
+    while at < file_bytes:
+        if at + HEADER_BYTES > base + len(window):
+            window, base = memoryview(read(_WINDOW_BYTES, at)), at
+        header = parse_header(window, at - base)
+        if llsn is not None and header.first_llsn != llsn:
+            raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at)
+        if at + header.size > base + len(window):
+            window, base = memoryview(read(max(_WINDOW_BYTES, header.size), at)), at
+        try:
+            check_body(window, header, at - base)
+            problem = None
+        except CorruptBatch as found:
+            problem = found
+        yield at, header, problem
+        at += header.size
+        if llsn is not None:
+            llsn = header.end_llsn
+
+
+def only_zeros(read: ReadAt, file_bytes: int, at: int) -> bool:
+    """True if nothing was ever written from `at` on, which is then reserved space. The file may be shorter than `file_bytes` if
+    it was cut after its size was read."""
+    while at < file_bytes and (window := bytes(read(_WINDOW_BYTES, at))):
+        if window.count(0) != len(window):
+            return False
+        at += len(window)
+    return True

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from varlog.verify.checker import Checker
 from varlog.verify.history import (
     STOPPED,
     AppendCall,
     CallOutcome,
+    Checker,
     ClientCall,
     Ending,
     History,

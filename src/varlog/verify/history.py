@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from varlog.model.projection import Projection
 
@@ -404,3 +405,21 @@ class KnownTail:
 def _short(data: bytes) -> str:
     """The name of an entry: what is before its padding."""
     return data[:24].split(b"|")[0].decode(errors="replace")
+
+
+# Checker: the interface of one property of a history.
+
+
+class Checker(ABC):
+    """One property. `law` says where it is written; `check` yields one sentence for each violation. `beyond`: it holds also where
+    copies were harmed beyond what replication survives."""
+
+    law: ClassVar[str]
+    beyond: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @abstractmethod
+    def check(self, history: History) -> Iterator[str]: ...

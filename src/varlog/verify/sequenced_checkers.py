@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
-from varlog.verify.checker import Checker
 from varlog.verify.history import (
     CallOutcome,
+    Checker,
     Ending,
     GrantedTokens,
     History,

@@ -26,10 +26,10 @@ from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.storage.batch_scan import ReadAt
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME
-from varlog.storage.committed.scan import Fence, Scan, scan
+from varlog.storage.committed.segment import Fence, Scan, scan
+from varlog.storage.segment_file import ReadAt
 
 DISK = OsDisk(synced=False)
 DIRECTORY = Path(f"/volume/lsid={STREAM}")

@@ -24,7 +24,7 @@ from varlog.model.errors import (
 )
 from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.traffic import Traffic
+from varlog.model.status import Traffic
 from varlog.rpc.messages import (
     AddLogStream,
     FindTimeReply,

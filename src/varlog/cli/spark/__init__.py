@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from varlog.cli.spark import audit, compact, copies, ingest, report
+from varlog.cli.spark import audit, copies, ingest, report
 
 spark = typer.Typer(
     help="Jobs on Spark: files into a topic, snapshots, reports and more.",
@@ -40,7 +40,7 @@ def _options(
 for _job in (
     copies.archive,
     audit.audit,
-    compact.compact,
+    copies.compact,
     ingest.ingest,
     copies.mirror,
     report.report,

@@ -17,7 +17,7 @@ import msgspec
 from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import Sessions
-from varlog.recipes.core.decoding import DECODE_ERRORS
+from varlog.recipes.core.envelope import DECODE_ERRORS
 
 MAGIC: Final = b"\xc1vls"
 VERSION: Final = 2

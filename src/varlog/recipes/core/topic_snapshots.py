@@ -24,7 +24,7 @@ from varlog.client.log import Log
 from varlog.model.errors import Trimmed
 from varlog.model.limits import BATCH_BODY_BYTES_MAX, MIB
 from varlog.model.lsn import GLSN
-from varlog.recipes.core.decoding import DECODE_ERRORS
+from varlog.recipes.core.envelope import DECODE_ERRORS
 from varlog.runtime.environment import Entropy, system_environment
 from varlog.runtime.logging import get_logger, logfmt
 

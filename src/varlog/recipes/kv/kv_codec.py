@@ -16,7 +16,7 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import MalformedCommand
-from varlog.recipes.core.decoding import DECODE_ERRORS, refusal_of
+from varlog.recipes.core.envelope import DECODE_ERRORS, refusal_of
 from varlog.recipes.kv.key_order import KeyRange
 from varlog.recipes.kv.kv_machine import Change, KvMachine, Retention
 from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation

@@ -14,7 +14,7 @@ import msgspec
 from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.command_rules import MalformedCommand
-from varlog.recipes.core.decoding import DECODE_ERRORS, refusal_of
+from varlog.recipes.core.envelope import DECODE_ERRORS, refusal_of
 from varlog.recipes.queue.queue_machine import Claimed, Item, QueueMachine
 
 SNAPSHOT_VERSION: Final = 1

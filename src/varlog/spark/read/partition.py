@@ -10,11 +10,11 @@ from pyspark.sql.datasource import InputPartition
 
 from varlog.model.errors import NotWritten, Trimmed
 from varlog.spark.columns import arrow_schema
+from varlog.spark.connection import prepare_worker
 from varlog.spark.options import LogLocation
 from varlog.spark.read.origin import Origin, origin_at
 from varlog.spark.read.planning_rules import ReadPiece
 from varlog.spark.read.resolve_rules import Interval, MissingOffsets, TrimmedOffsets
-from varlog.spark.worker import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,9 +25,8 @@ from varlog.model.cluster import NamedWriter
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.runtime.loop_thread import Started
-from varlog.spark.connection import SparkConnection, connection_to
+from varlog.spark.connection import SparkConnection, connection_to, prepare_worker
 from varlog.spark.options import WriteOptions
-from varlog.spark.worker import prepare_worker
 from varlog.spark.write.exactly_once_rules import Write, producer_of
 from varlog.spark.write.input_rules import InputColumns, InputError
 from varlog.spark.write.payload import Cutter, columns_of, in_order, payload_of, spread

@@ -28,8 +28,16 @@ from varlog.storage.committed.row_file import (
     read_row,
     read_rows,
 )
-from varlog.storage.committed.scan import Fence, Scan, scan
-from varlog.storage.committed.segment import SEGMENT_SUFFIX, Segment, first_llsn_of, index_path, segment_path
+from varlog.storage.committed.segment import (
+    SEGMENT_SUFFIX,
+    Fence,
+    Scan,
+    Segment,
+    first_llsn_of,
+    index_path,
+    scan,
+    segment_path,
+)
 from varlog.storage.committed.state_file import ReplicaStateFile, read_state
 
 # Bytes that are written again at a time.

@@ -42,7 +42,7 @@ from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import File
-from varlog.storage.batch_scan import ReadAt
+from varlog.storage.segment_file import ReadAt
 
 ROWS_NAME: Final = "commits.log"
 ROW_BYTES: Final = 64

@@ -1,4 +1,4 @@
-"""[Q5] PageIndex: LLSN -> page of a log unit, and which LLSNs are written.
+"""[Q5] PageIndex: where the pages of a log unit are, by LLSN, range and time.
 
 Pages are in blocks of arrays, 28 bytes per page: a page that arrives late moves no more than its block. One thread at a time.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
+from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
+from varlog.storage.segment_file import RangeBytes
 
 # A full block is split. Adding a page shifts at most this many numbers.
 BLOCK_PAGES_MAX: Final = 4096
@@ -234,3 +237,102 @@ class LlsnRuns:
         """The first LLSN from `llsn` on that is not written."""
         number = bisect_right(self._begins, llsn) - 1
         return LLSN(max(llsn, self._ends[number])) if number >= 0 else llsn
+
+
+# [Q5] Where pages of a log unit are on disk, by range and by time.
+#
+# Stretches that are read at once, the bytes of a range and points in it, the position of a time.
+
+
+class PageRange(NamedTuple):
+    """Bytes of a segment that begin with `first`, and the pages in them."""
+
+    first: PageRef
+    size: int
+    pages: Sequence[PageRef] = ()
+
+
+def stretches(pages: Sequence[PageRef]) -> list[PageRange]:
+    """The pages in as few reads as possible: those that are adjacent, in this order, are one."""
+    found: list[PageRange] = []
+    begin, size = 0, 0
+    for at, page in enumerate(pages):
+        first = pages[begin]
+        if at and (page.segment != first.segment or page.offset != first.offset + size):
+            found.append(PageRange(first, size, pages[begin:at]))
+            begin, size = at, 0
+        size += page.size
+    if pages:
+        found.append(PageRange(pages[begin], size, pages[begin:]))
+    return found
+
+
+def joined(parts: Sequence[Buffer]) -> Buffer:
+    """The parts back to back, without a copy where there is one."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def check_page_header(page: PageRef, data: Buffer, at: int, path: str) -> BatchHeader:
+    """The header at `at`, which must be this page's; CorruptBatch says what is wrong, and where in the segment."""
+    try:
+        header = parse_header(data, at)
+    except CorruptBatch as problem:
+        raise CorruptBatch(problem.what, page.offset, path) from None
+    if (header.first_llsn, header.count, header.crc) != (page.first_llsn, page.count, page.crc):
+        raise CorruptBatch(f"it is not the batch at LLSN {page.first_llsn}", page.offset, path)
+    return header
+
+
+def check_pages(pages: Sequence[PageRef], data: Buffer, path: str) -> None:
+    """Check that `data` is these pages, back to back and whole."""
+    at = 0
+    for page in pages:
+        try:
+            check_body(data, check_page_header(page, data, at, path), at)
+        except CorruptBatch as problem:
+            raise CorruptBatch(problem.what, page.offset, path) from None
+        at += page.size
+
+
+def measure_pages(
+    firsts: npt.NDArray[np.unsignedinteger],
+    sizes: npt.NDArray[np.unsignedinteger],
+    begin: LLSN,
+    end: LLSN,
+    points_max: int,
+) -> RangeBytes:
+    """Bytes of these pages of [begin, end), and points at about equal distances."""
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
+    total = int(before[-1])
+    if not total:
+        return RangeBytes(0, ())
+    wanted = total * np.arange(1, points_max + 1, dtype=np.int64) // (points_max + 1)
+    numbers = np.unique(np.searchsorted(before, wanted, side="right") - 1)
+    points = [(LLSN(int(firsts[number])), int(before[number])) for number in numbers]
+    return RangeBytes(total, tuple(point for point in points if begin < point[0] < end))
+
+
+def find_page_time(
+    low: LLSN,
+    end: LLSN,
+    time_us: int,
+    data_from: Callable[[LLSN], PageRef | None],
+    time_of: Callable[[PageRef], int],
+) -> LLSN:
+    """The first LLSN of [low, end) whose entry was appended at or after `time_us`, or `end`; by bisection over the LLSNs.
+
+    `data_from`: the page holding an LLSN, or the next one; no junk, which has no time. Clocks that disagree make the answer as
+    wrong as they are.
+    """
+    begin, limit, found = low, end, end
+    while begin < limit:
+        middle = LLSN((begin + limit) // 2)
+        page = data_from(middle)
+        if page is None or page.first_llsn >= limit:
+            limit = middle
+        elif time_of(page) < time_us:
+            begin = page.end_llsn
+        else:
+            found = max(low, page.first_llsn)
+            limit = min(middle, found)
+    return found

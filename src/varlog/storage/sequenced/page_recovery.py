@@ -18,8 +18,14 @@ from varlog.model.batch import BatchHeader
 from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
-from varlog.storage.batch_scan import ReadAt, all_batches, only_zeros
-from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
+from varlog.storage.segment_file import (
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    ReadAt,
+    all_batches,
+    index_path,
+    only_zeros,
+)
 from varlog.storage.sequenced.page_index import JUNK_BIT, LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_segment import page_segment_path, segment_number
 from varlog.storage.sequenced.sidecar import (

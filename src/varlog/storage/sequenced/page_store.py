@@ -50,8 +50,10 @@ from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import MISSING, RangeBytes, index_path
-from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
-from varlog.storage.sequenced.page_range import (
+from varlog.storage.sequenced.page_index import (
+    LlsnRuns,
+    PageIndex,
+    PageRef,
     check_page_header,
     check_pages,
     find_page_time,

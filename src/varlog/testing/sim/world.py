@@ -48,9 +48,8 @@ from varlog.testing.sim.users.operator import Operator
 from varlog.testing.sim.users.registry_client import RegistryClient
 from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, Work
 from varlog.testing.workload import Client, Mix
-from varlog.verify.checker import Checker
 from varlog.verify.checkers import check_history
-from varlog.verify.history import CallOutcome, ClientCall, History, TrimCall
+from varlog.verify.history import CallOutcome, Checker, ClientCall, History, TrimCall
 
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0

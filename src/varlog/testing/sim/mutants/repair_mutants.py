@@ -232,7 +232,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager leaves primaries on a node with a slow disk, although another replica is on a sound one.",
         (
             (
-                "varlog.manager.committed.slow_primaries:SlowPrimaries.primary_for",
+                "varlog.manager.committed.rules:SlowPrimaries.primary_for",
                 "or not self._is_slow(stream.primary, now)",
                 "or True",
             ),
@@ -244,7 +244,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager counts how long a node has been slow from its last look on, and so never long enough.",
         (
             (
-                "varlog.manager.committed.slow_primaries:SlowPrimaries.update",
+                "varlog.manager.committed.rules:SlowPrimaries.update",
                 "self._since.get(node, (now, now))[0]",
                 "now",
             ),
