@@ -252,7 +252,7 @@ def display_for(console: Console) -> Display:
     return LiveDisplay(console) if console.is_terminal else QuietDisplay()
 
 
-# Settings: the options of a benchmark run, checked.
+# --- settings -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

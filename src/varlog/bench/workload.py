@@ -242,9 +242,9 @@ def judge_memory(measured: Measured, raw: RawLimits) -> BenchResult:
     return BenchResult(summary, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)
 
 
-# Meter: calls that end inside the measured window, with their latencies.
+# --- meter ----------------------------------------------------------------------------------------------------------------------
 #
-# The warm-up is not counted.
+# Calls that end inside the measured window, with their latencies. The warm-up is not counted.
 
 TICK_S = 0.2
 

@@ -17,9 +17,7 @@ from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeI
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
 
-# Traffic: what one replica or log unit has done for clients since its start.
-#
-# Latencies are counted in fixed buckets.
+# --- traffic: what one replica or log unit has done for clients since its start -------------------------------------------------
 
 # A node is slow where its writes take this many times as long as those of the other nodes, and at least this long.
 SLOW_FACTOR: Final = 5.0

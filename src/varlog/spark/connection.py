@@ -133,7 +133,7 @@ async def _close(source: AsyncGenerator[Any, None], turn: asyncio.Lock) -> None:
         await source.aclose()
 
 
-# prepare_worker(): tunes a Python worker of Spark for running many tasks.
+# --- prepare_worker: tunes a Python worker of Spark for many tasks --------------------------------------------------------------
 
 # The programs that Spark runs as workers.
 _WORKERS = ("pyspark.daemon", "pyspark.worker")

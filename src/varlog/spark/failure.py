@@ -35,9 +35,7 @@ def _text(error: BaseException) -> str:
     return "\n".join([own, str(error), str(stack or "")]).strip()
 
 
-# PURE. SparkFailure: the cause of a failed Spark action, from its stack traces.
-#
-# Our own message is inside the stack traces of two languages.
+# --- the cause, from stack traces of two languages ------------------------------------------------------------------------------
 
 _CAUSED = "Caused by: "
 _SUPPRESSED = "Suppressed: "

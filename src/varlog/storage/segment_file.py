@@ -147,9 +147,9 @@ class RangeBytes:
     points: tuple[tuple[LLSN, int], ...]
 
 
-# [A5 Q5] Walks the batches of a segment file and checks every checksum.
+# --- scan: walks the batches of a segment file and checks every checksum --------------------------------------------------------
 #
-# Both orderings recover with it: a replica expects LLSNs in order, a log unit takes batches in any order.
+# Both orderings recover with it: a replica expects LLSNs in order, a log unit accepts batches in any order.
 
 # Bytes of a segment that are in memory at a time.
 _WINDOW_BYTES: Final = 4 * MIB

@@ -407,7 +407,7 @@ def _short(data: bytes) -> str:
     return data[:24].split(b"|")[0].decode(errors="replace")
 
 
-# Checker: the interface of one property of a history.
+# --- checker: the interface of one property of a history ------------------------------------------------------------------------
 
 
 class Checker(ABC):

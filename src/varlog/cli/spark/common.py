@@ -223,7 +223,7 @@ def _refuses_an_option(error: Exception) -> bool:
     return isinstance(error, ValueError) and type(error).__module__.startswith("varlog.")
 
 
-# A Spark job on the terminal: its progress bar, and Java's captured stderr.
+# --- a job on the terminal: its progress bar, and Java's captured stderr --------------------------------------------------------
 
 
 class Bar:

@@ -243,7 +243,7 @@ def _show_mirrored(report: MirrorReport) -> None:
     )
 
 
-# `varlog spark compact`: the newest value of each key, as a snapshot.
+# --- compact: the newest value of each key, as a snapshot -----------------------------------------------------------------------
 
 
 def compact(

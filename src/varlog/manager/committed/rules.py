@@ -323,14 +323,12 @@ def _replace(case: StreamCondition, old: NodeID, new: NodeID, why: str) -> Repla
     return ReplaceReplica(old, new, stream.epoch, (*living, new, *gone), why)
 
 
-# PURE. SlowPrimaries: which streams get another primary due to a slow disk.
+# --- slow primaries -------------------------------------------------------------------------------------------------------------
 #
 # A node loses its primaries when it has been slow, compared with the others, without a break for `slow_after_s`, and another
-# replica
-# of the stream is on a node that is not slow. Too few finished writes are no break: that is how a hanging write looks. The move
-# costs a seal, so it is made at most once per stream and PAUSE_S: whatever the disks do, a stream does not flap. Nothing moves
-# back:
-# which of two healthy nodes has a primary makes no difference.
+# replica of the stream is on a node that is not slow. Too few finished writes are no break: that is how a hanging write looks. A
+# move costs a seal, so each stream moves at most once per PAUSE_S and does not flap, whatever the disks do. Nothing moves back:
+# which of two healthy nodes has the primary makes no difference.
 
 # How long a move stays wanted: a seal, new replicas and an unseal take less.
 WANTED_S: Final = 15.0

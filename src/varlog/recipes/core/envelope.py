@@ -141,7 +141,7 @@ def newer_command(data: bytes) -> tuple[str, int] | None:
     return values[0], data[len(MAGIC)]
 
 
-# Decoding of entries that any writer can have written: total and repeatable.
+# --- decoding of entries that any writer can have written: total and repeatable -------------------------------------------------
 
 # What the decoder raises for bytes that are nothing: nested too deeply, numbers out of range, no UTF-8.
 DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, ValueError, OverflowError)

@@ -524,7 +524,7 @@ class ReplicatedStateMachine(Generic[M]):
         return self._timeout_s if timeout_s is None else timeout_s
 
 
-# Watchers: callers that wait for a position of a replica, or for a condition.
+# --- watchers: callers that wait for a position of a replica, or for a condition ------------------------------------------------
 
 
 class Watchers:

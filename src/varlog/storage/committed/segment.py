@@ -115,9 +115,9 @@ class Segment(SegmentFile):
         return kept
 
 
-# [A5] Scans a replica's segment: where the good batches end, and why.
+# --- scan: where the good batches of a segment end, and why ---------------------------------------------------------------------
 #
-# A batch that a seal has cut ends the scan as well (law 6). See batch_scan for the checks that both orderings share.
+# A batch that a seal has cut ends the scan as well (law 6). The checks that both orderings share are in storage/segment_file.
 
 
 @dataclass(frozen=True, slots=True)

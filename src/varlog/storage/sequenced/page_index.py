@@ -239,9 +239,7 @@ class LlsnRuns:
         return LLSN(max(llsn, self._ends[number])) if number >= 0 else llsn
 
 
-# [Q5] Where pages of a log unit are on disk, by range and by time.
-#
-# Stretches that are read at once, the bytes of a range and points in it, the position of a time.
+# --- pages on disk, by range and by time ----------------------------------------------------------------------------------------
 
 
 class PageRange(NamedTuple):
