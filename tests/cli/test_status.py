@@ -77,7 +77,7 @@ def test_nodes_are_shown_alive_full_suspected_or_away() -> None:
 def test_streams_show_their_replicas_syncs_and_damage() -> None:
     seen = _seen()
     told = _text(streams_table(seen, seen.view.streams))
-    assert "sealed by hand" in told
+    assert "sealed by admin" in told
     assert "1:sealing (synced from 2, 50 %; 5 entries damaged; disk full)" in told
     assert "2:missing" in told
 

@@ -283,9 +283,9 @@ def test_a_log_stream_is_sealed_and_unsealed_only_after_a_confirmation(tmp_path:
 
         await act.click()
         await page.page.locator("dialog").get_by_role("button", name="Seal log stream 1").click()
-        await page.wait("tr[data-stream='1'] .state", text="sealed by hand")
+        await page.wait("tr[data-stream='1'] .state", text="sealed by admin")
         await page.wait("#events li", text="seal")
-        assert [stream.held for stream in await admin.streams()] == [True]
+        assert [stream.sealed_by_admin for stream in await admin.streams()] == [True]
 
         await act.click()
         await page.page.locator("dialog").get_by_role("button", name="Unseal log stream 1").click()
@@ -386,7 +386,7 @@ def test_everything_can_be_read_and_has_a_name(tmp_path: Path, colours: str) -> 
         await log.set_reader("billing", 1)
         await (await proxy.gateway.admin()).seal_stream(1)
         await page.open()
-        await page.wait("tr[data-stream='1'] .state", text="sealed by hand")
+        await page.wait("tr[data-stream='1'] .state", text="sealed by admin")
         await page.wait("#topics .readers li", text="billing")
         assert await page.look(f"({CONTRAST})()") == []
         assert await page.look(f"({NAMELESS})()") == []

@@ -117,7 +117,7 @@ class World:
     down: dict[NodeID, None] = field(default_factory=dict)
     given_up: dict[NodeID, None] = field(default_factory=dict)
     wires: dict[NodeID, list[tuple[int, int, int]]] = field(default_factory=dict)
-    held: bool = False
+    sealed_by_admin: bool = False
     move: Move | None = None
     primary: NodeID | None = None  # instead of one with a slow disk
 
@@ -131,7 +131,7 @@ class World:
             self.state,
             Epoch(self.epoch),
             LLSN(self.sealed_end),
-            self.held,
+            self.sealed_by_admin,
         )
 
     def statuses(self) -> dict[NodeID, ReplicaStatus | None]:
@@ -252,15 +252,17 @@ class World:
             return
         for llsn in range(len(self.ordered) + 1, min(end for _, end in reports)):
             # One whose disk was emptied since it reported does not have it any more; the others all do (law 2).
-            held = [
+            sealed_by_admin = [
                 replica.entries[llsn - 1]
                 for node in self.members
                 if (replica := self.replicas.get(node)) is not None
                 and replica.durable_end > llsn
                 and replica.entries[llsn - 1][0] == self.epoch
             ]
-            assert held and all(entry == held[0] for entry in held), "every replica before ordered (law 2)"
-            self.ordered.append(held[0])
+            assert sealed_by_admin and all(entry == sealed_by_admin[0] for entry in sealed_by_admin), (
+                "every replica before ordered (law 2)"
+            )
+            self.ordered.append(sealed_by_admin[0])
 
     def learn(self, node: NodeID) -> None:
         """The repository's rows arrive; one of another epoch than the entry there is not taken."""

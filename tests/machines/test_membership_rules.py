@@ -137,7 +137,7 @@ def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
     refused: list[Callable[[], object]] = [
         lambda: rules.seal_stream(members, LS, LLSN(1)),
         lambda: rules.unseal_stream(members, LS, Epoch(0)),
-        lambda: rules.hold_stream(members, LS, True),
+        lambda: rules.set_sealed_by_admin(members, LS, True),
         lambda: rules.set_replicas(members, LS, Epoch(0), (TWO,)),
     ]
     for ask in refused:
@@ -379,16 +379,16 @@ def test_replicas_are_on_different_registered_nodes(replicas: tuple[int, ...]) -
 
 
 def test_a_hold_by_hand_outlives_seals_and_moves_until_it_is_undone_by_hand() -> None:
-    members, held = rules.hold_stream(_sealed(9), LS, True)
-    assert held.held
-    assert rules.hold_stream(members, LS, True) == (members, held)
+    members, marked = rules.set_sealed_by_admin(_sealed(9), LS, True)
+    assert marked.sealed_by_admin
+    assert rules.set_sealed_by_admin(members, LS, True) == (members, marked)
     members, moved = rules.set_replicas(members, LS, Epoch(2), (TWO, THREE))
     members, running = rules.unseal_stream(members, LS, Epoch(3))
     members, sealed = rules.seal_stream(members, LS, LLSN(12))
-    assert moved.held and running.held and sealed.held
-    assert not rules.hold_stream(members, LS, False)[1].held
+    assert moved.sealed_by_admin and running.sealed_by_admin and sealed.sealed_by_admin
+    assert not rules.set_sealed_by_admin(members, LS, False)[1].sealed_by_admin
     with pytest.raises(UnknownLogStream):
-        rules.hold_stream(members, LogStreamID(7), True)
+        rules.set_sealed_by_admin(members, LogStreamID(7), True)
 
 
 def test_a_topic_gets_no_more_streams_than_were_wanted_by_all_who_make_it() -> None:

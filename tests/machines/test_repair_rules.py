@@ -19,8 +19,8 @@ from tests.machines.repair_world import EVERYWHERE, NODES, PRIMARY, SPARE, Repli
 from varlog.manager.committed.inputs import RepairInputs, Statuses
 from varlog.manager.committed.rules import next_step
 from varlog.manager.repair_steps import (
-    HELD,
     RUNNING,
+    SEALED_BY_ADMIN,
     CreateReplica,
     Move,
     NoStep,
@@ -164,9 +164,9 @@ class RepairMachine(RuleBasedStateMachine):
     def an_old_removal_arrives_again(self, data: st.DataObject) -> None:
         self.world.remove(data.draw(st.sampled_from(self.swept[-4:])))
 
-    @rule(held=st.booleans())
-    def operator_holds(self, held: bool) -> None:
-        self.world.held = held
+    @rule(sealed_by_admin=st.booleans())
+    def operator_seals(self, sealed_by_admin: bool) -> None:
+        self.world.sealed_by_admin = sealed_by_admin
 
     @rule(old=st.sampled_from(EVERYWHERE))
     def operator_moves(self, old: NodeID) -> None:
@@ -180,7 +180,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule()
     def everything_heals(self) -> None:
-        """With all nodes alive and their commit rows delivered, the rule ends in RUNNING (or stays sealed by hand)."""
+        """With all nodes alive and their commit rows delivered, the rule ends in RUNNING (or stays sealed by admin)."""
         world = deepcopy(self.world)
         world.move = None
         for node in list(world.down):
@@ -213,10 +213,12 @@ class RepairMachine(RuleBasedStateMachine):
                 world.learn(node)
             steps.append(world.decide())
             world.carry_out(steps[-1])
-        assert steps[-1] == (HELD if world.held else RUNNING), steps
+        assert steps[-1] == (SEALED_BY_ADMIN if world.sealed_by_admin else RUNNING), steps
         for node in world.members:
             assert world.replicas[node].entries[: len(world.ordered)] == world.ordered
-            assert world.replicas[node].state is (ReplicaState.SEALED if world.held else ReplicaState.RUNNING)
+            assert world.replicas[node].state is (
+                ReplicaState.SEALED if world.sealed_by_admin else ReplicaState.RUNNING
+            )
 
     @invariant()
     def what_is_ordered_is_never_lost(self) -> None:
@@ -589,9 +591,9 @@ def test_a_view_older_than_a_replica_is_not_acted_on() -> None:
 
 def test_a_stream_sealed_by_hand_stays_sealed() -> None:
     world = _running_world()
-    world.held = True
+    world.sealed_by_admin = True
     _steps(world)
-    assert world.decide() == HELD
+    assert world.decide() == SEALED_BY_ADMIN
     assert {replica.state for replica in world.replicas.values()} == {ReplicaState.SEALED}
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.membership.rules import (
     Members,
-    hold_stream,
     new_log_stream_id,
     register_log_stream,
     register_node,
@@ -18,6 +17,7 @@ from varlog.metarepo.membership.rules import (
     seal_stream,
     set_manager,
     set_replicas,
+    set_sealed_by_admin,
     unregister_node,
     unregister_topic,
     unseal_stream,
@@ -79,8 +79,8 @@ class FakeRepository:
             messages.StreamReply,
         )
         self._on(
-            messages.HoldStream,
-            lambda m: hold_stream(self.members, m.log_stream, m.held),
+            messages.SetSealedByAdmin,
+            lambda m: set_sealed_by_admin(self.members, m.log_stream, m.sealed_by_admin),
             messages.StreamReply,
         )
         self._on(

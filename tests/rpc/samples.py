@@ -195,7 +195,7 @@ MESSAGES: list[Message] = [
     m.UnsealStream(LogStreamID(5), Epoch(4)),
     m.StreamReply(STREAM),
     m.SetManager("127.0.0.1:7101", True),
-    m.HoldStream(LogStreamID(5), True),
+    m.SetSealedByAdmin(LogStreamID(5), True),
     m.SetReplicas(LogStreamID(5), Epoch(4), (NodeID(1), NodeID(2))),
     m.Suspect(NodeID(1), "it does not answer"),
     m.SetReader(TopicID(3), "nightly", GLSN(120), 1_700_000_000_000_000, True),

@@ -241,7 +241,7 @@ def streams_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
         replicas = "  ".join(_replica_text(number, status) for number, status in statuses.items())
         entries = max(ends) - 1 if ends else "?"
         name = topic.name if topic else str(found.topic)
-        state = f"{found.state} by hand" if found.held else found.state
+        state = f"{found.state} by admin" if found.sealed_by_admin else found.state
         rows.append((found.log_stream, name, state, found.epoch, entries, replicas))
     columns = ("stream", "topic", "state", "#epoch", "#entries", "replicas (node:state, primary first)")
     return make_table("", columns, rows)

@@ -148,7 +148,7 @@ class Admin:
         return (await self._manager(AddStream(topic, replicas), StreamReply)).stream
 
     async def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
-        """Stop appends to a stream, until it is unsealed by hand."""
+        """Stop appends to a stream, until an operator unseals it."""
         return (await self._manager(AdminSealStream(LogStreamID(log_stream)), StreamReply)).stream
 
     async def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:

@@ -240,7 +240,7 @@ class Admin(_Blocking):
         return self._run(self._admin.add_stream(topic, replicas=replicas))
 
     def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
-        """Stop appends to a stream, until it is unsealed by hand."""
+        """Stop appends to a stream, until an operator unseals it."""
         return self._run(self._admin.seal_stream(log_stream))
 
     def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:

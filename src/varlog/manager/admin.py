@@ -192,7 +192,7 @@ class AdminService:
     async def _seal(self, request: messages.AdminSealStream, caller: Caller) -> Message:
         """Stored in the repository: no manager unseals it before an operator does."""
         self._refuse_sequenced(request.log_stream)
-        await self._hold(request.log_stream, True, caller)
+        await self._set_sealed_by_admin(request.log_stream, True, caller)
 
         def sealed(snapshot: Snapshot) -> bool:
             step = snapshot.steps.get(request.log_stream)
@@ -205,18 +205,20 @@ class AdminService:
         return messages.StreamReply(snapshot.stream(request.log_stream))
 
     async def _unseal(self, request: messages.AdminUnsealStream, caller: Caller) -> Message:
-        await self._hold(request.log_stream, False, caller)
+        await self._set_sealed_by_admin(request.log_stream, False, caller)
         snapshot = await self._watcher.wait_running(
             f"log stream {request.log_stream} is to be unsealed", [request.log_stream]
         )
         return messages.StreamReply(snapshot.stream(request.log_stream))
 
-    async def _hold(self, log_stream: LogStreamID, held: bool, caller: Caller) -> None:
+    async def _set_sealed_by_admin(
+        self, log_stream: LogStreamID, sealed_by_admin: bool, caller: Caller
+    ) -> None:
         """A repository that does not answer is asked for as long as the caller waits."""
         caller.check()
         timeout_s = min(CALL_TIMEOUT_S, caller.remaining_s)
         await self._peers.ask_repository(
-            messages.HoldStream(log_stream, held), messages.StreamReply, timeout_s=timeout_s
+            messages.SetSealedByAdmin(log_stream, sealed_by_admin), messages.StreamReply, timeout_s=timeout_s
         )
 
     def _refuse_sequenced(self, log_stream: LogStreamID) -> None:

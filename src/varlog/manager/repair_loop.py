@@ -20,8 +20,8 @@ from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.orphan_collector import OrphanCollector
 from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
-    HELD,
     RUNNING,
+    SEALED_BY_ADMIN,
     Move,
     NoStep,
     RepairReplica,
@@ -294,6 +294,6 @@ class ClusterWatcher:
             return "the metadata repository does not answer"
         for stream in streams:
             step, activity = snapshot.steps.get(stream), self._repair.activity(stream)
-            if step not in (RUNNING, HELD) and activity is not None:
+            if step not in (RUNNING, SEALED_BY_ADMIN) and activity is not None:
                 return f"log stream {stream} does not run yet: {sentence(activity)}"
         return "that did not take effect in time: see `varlog status`"

@@ -144,7 +144,7 @@ Step = (
 )
 
 RUNNING: Final = NoStep(EventKind.RUNNING)
-HELD: Final = NoStep(EventKind.HELD)
+SEALED_BY_ADMIN: Final = NoStep(EventKind.SEALED_BY_ADMIN)
 
 
 def step_event(

@@ -95,7 +95,7 @@ class RepositoryService:
         dispatcher.on(m.RegisterLogStream, self._register_log_stream)
         dispatcher.on(m.SealStream, self._seal_stream)
         dispatcher.on(m.UnsealStream, self._unseal_stream)
-        dispatcher.on(m.HoldStream, self._hold_stream)
+        dispatcher.on(m.SetSealedByAdmin, self._hold_stream)
         dispatcher.on(m.SetReplicas, self._set_replicas)
         dispatcher.on(m.Suspect, self._suspect)
         dispatcher.on(m.SetManager, self._set_manager)
@@ -326,9 +326,9 @@ class RepositoryService:
 
         self._submit(call, decide)
 
-    def _hold_stream(self, call: Call | None, request: m.HoldStream, payload: bytearray) -> None:
+    def _hold_stream(self, call: Call | None, request: m.SetSealedByAdmin, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            members, stream = rules.hold_stream(members, request.log_stream, request.held)
+            members, stream = rules.set_sealed_by_admin(members, request.log_stream, request.sealed_by_admin)
             return members, m.StreamReply(stream)
 
         self._submit(call, decide)

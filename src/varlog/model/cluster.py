@@ -114,7 +114,7 @@ class NamedWriter(msgspec.Struct, frozen=True):
 
 class LogStream(msgspec.Struct, frozen=True):
     """A shard of a topic. The first replica is the primary. `sealed_end` is one past the last LLSN ordered before the
-    newest seal: what every replica must hold, and nothing more, before the stream runs again. `held`: sealed by an
+    newest seal: what every replica must hold, and nothing more, before the stream runs again. `sealed_by_admin`: sealed by an
     operator, and sealed until an operator unseals it.
 
     Of a sequenced topic: `replicas` are all members of its chain, also those that are away; it runs once a projection has it.
@@ -126,7 +126,7 @@ class LogStream(msgspec.Struct, frozen=True):
     state: StreamState = StreamState.SEALED
     epoch: Epoch = Epoch(1)
     sealed_end: LLSN = LLSN(1)
-    held: bool = False
+    sealed_by_admin: bool = False
 
     @property
     def primary(self) -> NodeID:

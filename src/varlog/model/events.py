@@ -48,7 +48,7 @@ class EventKind(StrEnum):
 
     # --- a log stream that needs no step, or for which none is possible now ---
     RUNNING = "running"
-    HELD = "held"
+    SEALED_BY_ADMIN = "sealed_by_admin"
     TOPIC_STOPPED = "topic_stopped"
     CONTRADICTION = "contradiction"
     STALE_VIEW = "stale_view"
@@ -145,8 +145,8 @@ def _action(event: Event) -> str:
             return f"topic {event.topic!r} is in epoch {event.epoch}"
         case EventKind.RUNNING:
             return "running"
-        case EventKind.HELD:
-            return "sealed by hand"
+        case EventKind.SEALED_BY_ADMIN:
+            return "sealed by admin"
         case _:
             return _step(event)
 

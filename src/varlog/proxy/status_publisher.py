@@ -228,7 +228,7 @@ def log_stream_row(seen: ClusterStatus, found: LogStream, waits: Mapping[LogStre
         topic=topic.name if topic is not None else str(found.topic),
         ordering=topic.ordering if topic is not None else "",
         state=found.state,
-        sealed_by_admin=found.held,
+        sealed_by_admin=found.sealed_by_admin,
         epoch=found.epoch,
         newest_llsn=_most(one.newest_llsn for one in replicas),
         high_watermark=_most(one.high_watermark for one in replicas),

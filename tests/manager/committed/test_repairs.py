@@ -344,7 +344,7 @@ def test_a_hold_by_hand_outlives_the_manager() -> None:
         await cluster.manager.start()
         for _ in range(5):
             await cluster.ask(messages.GetClusterStatus())
-        assert stream_of(cluster).state is StreamState.SEALED and stream_of(cluster).held
+        assert stream_of(cluster).state is StreamState.SEALED and stream_of(cluster).sealed_by_admin
         await cluster.ask(messages.AdminUnsealStream(LS))
         assert cluster.all_run()
 

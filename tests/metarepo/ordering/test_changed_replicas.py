@@ -96,7 +96,7 @@ def test_a_hold_and_other_replicas_survive_a_restart() -> None:
     async def body() -> None:
         async with world(1, 2, 3) as w:
             await _ordered(w, 1)
-            await w.ask(m.HoldStream(LS, True), m.StreamReply)
+            await w.ask(m.SetSealedByAdmin(LS, True), m.StreamReply)
             await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamReply)
             for node in w.nodes.values():
                 node.replica(1).state = ReplicaState.SEALED
@@ -104,6 +104,6 @@ def test_a_hold_and_other_replicas_survive_a_restart() -> None:
             await w.start_repository()
             stream = (await w.view()).stream(LS)
             assert stream is not None
-            assert (stream.held, stream.replicas, stream.epoch) == (True, (TWO, THREE), 3)
+            assert (stream.sealed_by_admin, stream.replicas, stream.epoch) == (True, (TWO, THREE), 3)
 
     run(body())

@@ -16,8 +16,8 @@ from typing import Final
 
 from varlog.manager.committed.inputs import ALONE, RepairInputs, Statuses, StreamCondition
 from varlog.manager.repair_steps import (
-    HELD,
     RUNNING,
+    SEALED_BY_ADMIN,
     CreateReplica,
     Move,
     NoStep,
@@ -55,7 +55,7 @@ def next_step(stream: LogStream, statuses: Statuses, inputs: RepairInputs = ALON
 
 def _while_running(case: StreamCondition) -> Step:
     stream = case.stream
-    if stream.held:
+    if stream.sealed_by_admin:
         return SealStream("an operator sealed it")
     if (move := case.move) is not None:
         return SealStream(f"its replica on node {move.old} moves to node {move.new}")
@@ -97,8 +97,8 @@ def _while_sealed(case: StreamCondition) -> Step:
         return step
     if (wait := _wait(case)) is not None:
         return repair_damage(case) or wait
-    if stream.held:
-        return HELD
+    if stream.sealed_by_admin:
+        return SEALED_BY_ADMIN
     return _change_primary(case) or _unseal(case)
 
 
@@ -125,7 +125,7 @@ def _must_renew(case: StreamCondition) -> bool:
     opened = [node for node, status in case.known.items() if status.epoch == stream.epoch and status.opened]
     if not opened:
         return False
-    if stream.held or case.move is not None:
+    if stream.sealed_by_admin or case.move is not None:
         return True
     if any(not case.runs(node) and not case.is_sealed(node) for node in stream.replicas):
         return True

@@ -391,13 +391,15 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
     return _with_stream(members, running), running
 
 
-def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[Members, LogStream]:
+def set_sealed_by_admin(
+    members: Members, log_stream: LogStreamID, sealed_by_admin: bool
+) -> tuple[Members, LogStream]:
     """An operator wants the stream sealed until further notice. Kept here, so that no manager forgets it."""
     stream = _committed_stream(members, log_stream)
-    if stream.held == held:
+    if stream.sealed_by_admin == sealed_by_admin:
         return members, stream
-    held_stream = changed(stream, held=held)
-    return _with_stream(members, held_stream), held_stream
+    marked = changed(stream, sealed_by_admin=sealed_by_admin)
+    return _with_stream(members, marked), marked
 
 
 def set_replicas(

@@ -66,7 +66,7 @@ function stopped(streams) {
 function ofStream(stream) {
   const name = `Log stream ${stream.log_stream}`;
   const found = [];
-  if (stream.state !== "running" && stream.sealed_by_admin) found.push({ level: "note", what: `${name} is sealed by hand` });
+  if (stream.state !== "running" && stream.sealed_by_admin) found.push({ level: "note", what: `${name} is sealed by admin` });
   if (stream.no_redundancy) found.push({ level: "bad", what: `${name} has a single copy left` });
   for (const replica of stream.replicas) found.push(...ofReplica(name, stream, replica));
   return found;

@@ -71,7 +71,7 @@ export class Topology {
       return;
     }
     const { stream } = row;
-    const by = stream.sealed_by_admin ? " by hand" : "";
+    const by = stream.sealed_by_admin ? " by admin" : "";
     attribute(element, "data-state", stream.state);
     attribute(element, "data-stream", stream.log_stream);
     attribute(element.querySelector(".glyph"), "data-state", stream.state);

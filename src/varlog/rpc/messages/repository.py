@@ -237,11 +237,11 @@ class StreamReply(Message, frozen=True):
     stream: LogStream
 
 
-class HoldStream(Message, frozen=True):
+class SetSealedByAdmin(Message, frozen=True):
     """Keep a stream sealed (an operator asked for it), or let it run again. Answered by StreamReply."""
 
     log_stream: LogStreamID
-    held: bool
+    sealed_by_admin: bool
 
 
 class SetReplicas(Message, frozen=True):

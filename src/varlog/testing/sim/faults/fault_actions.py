@@ -354,7 +354,7 @@ def _class(host: Host) -> str:
 # DuplicateDelivery: control requests arrive a second time, later and over another connection, as from a second manager or a retry.
 
 # What steers the cluster: each of these must be harmless when it comes twice, late, or behind what was asked after it.
-# Not HoldStream: it is an operator's word, and the last word that arrives counts.
+# Not SetSealedByAdmin: it is an operator's word, and the last word that arrives counts.
 CONTROL: frozenset[type[Message]] = frozenset(
     {
         m.AddLogStream,

@@ -19,7 +19,7 @@ from varlog.testing.sim.core.plan import SimPlan
 
 # An operator that gets no reply in this time continues with something else.
 PATIENCE_S = 2.0
-# Until nothing is held any more, at the end.
+# Until nothing is sealed any more, at the end.
 RELEASE_S = 60.0
 # After this many replies that nodes do not know an order, the operator restores a copy.
 ADOPTIONS_MAX = 5
@@ -61,16 +61,16 @@ class Operator:
                 self._trace(f"the operator failed: {call.__name__.strip('_')}: {error}")
 
     async def release(self) -> bool:
-        """Unseal what is held by hand; False if that cannot be done."""
+        """Unseal what an operator sealed; False if that cannot be done."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RELEASE_S
         while loop.time() < deadline:
             try:
                 async with await self._connect() as admin:
-                    held = [stream.log_stream for stream in await admin.streams() if stream.held]
-                    for log_stream in held:
+                    sealed = [stream.log_stream for stream in await admin.streams() if stream.sealed_by_admin]
+                    for log_stream in sealed:
                         await admin.unseal_stream(log_stream)
-                    if not held:
+                    if not sealed:
                         return True
             except VarlogError as error:
                 self._trace(f"the operator cannot unseal yet: {error}")
