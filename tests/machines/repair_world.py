@@ -75,7 +75,7 @@ class Replica:
             self.state, self.opened, self.primary = ReplicaState.RUNNING, True, primary
 
     def stop(self) -> None:
-        """It cannot go on by itself, or was restored from disk."""
+        """It cannot continue on its own, or was restored from disk."""
         if self.state is not ReplicaState.FROZEN:
             self.state, self.primary = ReplicaState.SEALING, False
         self.taken.clear()

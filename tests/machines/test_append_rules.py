@@ -47,9 +47,9 @@ TABLE: list[tuple[VarlogError, ErrorClass]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "verdict"), TABLE, ids=lambda x: type(x).__name__)
-def test_an_error_after_sending_says_this(error: VarlogError, verdict: ErrorClass) -> None:
-    assert classify(error, sent=True) is verdict
+@pytest.mark.parametrize(("error", "expected"), TABLE, ids=lambda x: type(x).__name__)
+def test_an_error_after_sending_has_this_class(error: VarlogError, expected: ErrorClass) -> None:
+    assert classify(error, sent=True) is expected
 
 
 @pytest.mark.parametrize("error", [error for error, _ in TABLE], ids=lambda x: type(x).__name__)
@@ -57,24 +57,24 @@ def test_what_was_never_sent_is_certainly_not_in_the_log(error: VarlogError) -> 
     assert classify(error, sent=False) is ErrorClass.AGAIN
 
 
-def test_only_what_is_rejected_is_ever_told_as_rejected() -> None:
-    for error, verdict in TABLE:
-        if verdict is ErrorClass.UNKNOWN:
+def test_only_what_is_rejected_is_ever_reported_as_rejected() -> None:
+    for error, expected in TABLE:
+        if expected is ErrorClass.UNKNOWN:
             assert isinstance(unknown(error, 2.0), errors.OutcomeUnknown)
             assert not isinstance(unknown(error, 2.0), errors.Rejected)
 
 
-def test_the_deadline_of_an_append_to_a_chosen_stream_tells_its_last_refusal() -> None:
+def test_the_deadline_of_an_append_to_a_chosen_stream_reports_its_last_refusal() -> None:
     sealed = errors.Sealed(STREAM)
     assert spent(STREAM, sealed, 2.0) is sealed
     assert str(spent(STREAM, None, 2.0)) == "nothing was appended: log stream 3 never took it within 2 s"
 
 
-def test_the_deadline_of_an_append_to_any_stream_is_not_accepted_and_says_why() -> None:
-    told = spent(None, errors.Sealed(STREAM), 2.0)
-    assert isinstance(told, errors.NotAccepted)
-    assert "no log stream of the topic took it within 2 s" in str(told)
-    assert "log stream 3 is sealed" in str(told)
+def test_the_deadline_of_an_append_to_any_stream_is_not_accepted_with_the_reason() -> None:
+    failure = spent(None, errors.Sealed(STREAM), 2.0)
+    assert isinstance(failure, errors.NotAccepted)
+    assert "no log stream of the topic took it within 2 s" in str(failure)
+    assert "log stream 3 is sealed" in str(failure)
 
 
 # --- An open outcome ----------------------------------------------------------------------------------------------------------
@@ -111,6 +111,6 @@ def test_what_is_sent_now_comes_above_what_was_acknowledged_and_above_the_last_s
     assert floor_of(stream(4, RUNNING, sealed_end=8), LLSN(9)) == 9
 
 
-def test_who_cannot_be_told_hears_what_failed_last() -> None:
+def test_an_unknown_outcome_names_what_failed_last() -> None:
     assert str(unknown(ConnectionLost("it broke"), 2.0)).endswith("not answered within 2 s (it broke)")
     assert str(unknown(None, 2.0)).endswith("not answered within 2 s")

@@ -45,7 +45,7 @@ def positions(part: tuple[int, int]) -> set[int]:
     return set(range(*part))
 
 
-def test_every_position_of_a_read_comes_from_one_place_or_is_told_missing(seed: int) -> None:
+def test_every_position_of_a_read_comes_from_one_place_or_is_reported_missing(seed: int) -> None:
     random = Random(seed)
     for _ in range(300):
         first = random.randint(1, 30)
@@ -111,7 +111,7 @@ def test_as_much_is_trimmed_as_may_be() -> None:
 
 def test_directories_of_dead_attempts_are_leftovers_once_their_positions_are_committed() -> None:
     late, ahead = range_name(1, 11, "1" * 16), range_name(11, 21, "2" * 16)
-    names = [range_name(1, 11, "0" * 16), late, ahead, "somebody-elses"]
+    names = [range_name(1, 11, "0" * 16), late, ahead, "foreign-file"]
     assert leftovers(names, contents(1, 11)) == [late]
     assert leftovers(names, contents(1, 11, 21)) == [late, ahead]
     assert leftovers(names, Contents()) == []
@@ -163,15 +163,15 @@ def test_a_manifest_with_a_gap_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "topic", "name", "told"),
+    ("cluster", "topic", "name", "message"),
     [
         (5, 3, "payments", "an archive of topic 'orders', not of 'payments'"),
         (6, 3, "orders", "of cluster 5, and the log is of cluster 6"),
         (5, 4, "orders", "deleted and recreated"),
     ],
 )
-def test_an_archive_of_another_log_is_refused(cluster: int, topic: int, name: str, told: str) -> None:
+def test_an_archive_of_another_log_is_refused(cluster: int, topic: int, name: str, message: str) -> None:
     check_same_topic(contents(1, 11), 5, 3, "orders")
     check_same_topic(Contents(), cluster, topic, name)
-    with pytest.raises(PreconditionFailed, match=told):
+    with pytest.raises(PreconditionFailed, match=message):
         check_same_topic(contents(1, 11), cluster, topic, name)

@@ -71,7 +71,7 @@ class Stream:
         self.runs = merged_runs([*self.runs, CommittedRun(llsn, glsn, len(entries))])
 
     def served(self, llsn: int, batches: int) -> tuple[list[CommittedRun], bytes]:
-        """What a fetch from `llsn` on brings: so many batches, and the rows that order what is in them from there on."""
+        """What a fetch from `llsn` on returns: that many batches, and the rows that order their entries from there on."""
         at = next(n for n, batch in enumerate(self.batches) if parse_header(batch).end_llsn > llsn)
         taken = self.batches[at : at + batches]
         end = parse_header(taken[-1]).end_llsn
@@ -218,17 +218,17 @@ def test_a_missing_batch_is_a_gap_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "told", "kinds"),
+    ("trouble", "arguments", "kinds"),
     [("ends", (6,), [FindingKind.GAP]), ("unread", ("gone",), [FindingKind.UNREAD]), ("trimmed", (), [])],
 )
-def test_a_replica_that_ends_early_cannot_be_asked_or_was_trimmed_is_told_apart(
-    trouble: str, told: tuple[object, ...], kinds: list[FindingKind]
+def test_a_replica_that_ends_early_one_that_is_unreachable_and_one_that_was_trimmed_are_distinguished(
+    trouble: str, arguments: tuple[object, ...], kinds: list[FindingKind]
 ) -> None:
     stream = Stream(1)
     stream.append([b"x"] * 5, 1)
     walk = Walk(stream.reading(end=20))
     walk.add(stream.runs, b"".join(stream.batches))
-    getattr(walk, trouble)(*told)
+    getattr(walk, trouble)(*arguments)
     outcome = walk.outcome()
     assert [(finding.kind, finding.llsn) for finding in outcome.findings] == [(kind, 6) for kind in kinds]
     assert [block.complete for block in outcome.blocks] == [False, False, False]
@@ -291,7 +291,7 @@ def test_a_batch_that_was_rewritten_with_a_right_checksum_is_named_with_its_repl
     assert finding.expected.endswith("as on nodes " + ", ".join(str(n) for n in (1, 2, 3) if n != node))
 
 
-def test_two_replicas_that_differ_do_not_say_which_is_right() -> None:
+def test_two_replicas_that_differ_do_not_show_which_is_right() -> None:
     stream, other = Stream(1), Stream(1)
     stream.append([b"a"], 1)
     other.append([b"b"], 1)
@@ -305,7 +305,7 @@ def test_two_replicas_that_differ_do_not_say_which_is_right() -> None:
     assert "there is no majority" in finding.expected
 
 
-def test_a_difference_that_is_gone_at_the_second_look_is_told_all_the_same() -> None:
+def test_a_difference_that_is_gone_on_the_second_read_is_still_reported() -> None:
     stream, other = Stream(1), Stream(1)
     stream.append([b"a"], 1)
     other.append([b"b"], 1)
@@ -337,7 +337,7 @@ def test_rows_that_differ_on_one_replica_are_named() -> None:
 
 
 @given(SEEDS, st.integers(1, 16))
-def test_edges_cancel_out_exactly_where_every_position_is_there_once(seed: int, size: int) -> None:
+def test_edges_cancel_out_exactly_where_every_position_occurs_once(seed: int, size: int) -> None:
     random = Random(seed)
     runs = [run for stream in topic_of(random, streams=3) for run in stream.runs]
     end = max(run.glsn + run.entries for run in runs)
@@ -359,7 +359,7 @@ def test_edges_cancel_out_exactly_where_every_position_is_there_once(seed: int, 
     assert uncovered([block], 1, end, size) == sorted(wrong)
 
 
-def test_holes_and_doubles_are_told_with_their_neighbours() -> None:
+def test_holes_and_duplicates_are_reported_with_their_neighbours() -> None:
     runs = [(1, CommittedRun(1, 1, 10)), (2, CommittedRun(1, 15, 5)), (1, CommittedRun(11, 18, 2))]
     found = list(holes(runs, 1, 25, "orders"))
     assert [(finding.kind, finding.glsn) for finding in found] == [

@@ -92,7 +92,7 @@ def test_a_whole_chain_needs_nothing() -> None:
     assert decided.change is None and decided.steps[LS] == RUNNING
 
 
-def test_a_topic_begins_when_its_streams_and_a_sequencer_are_there() -> None:
+def test_a_topic_begins_when_its_streams_and_a_sequencer_exist() -> None:
     """R-SEQ-12."""
     case = but(_case((A, B)), projection=None)
     assert plan(case).change == BeginTopic({LS: (A, B)})
@@ -101,7 +101,7 @@ def test_a_topic_begins_when_its_streams_and_a_sequencer_are_there() -> None:
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.NO_SEQUENCER
 
 
-def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> None:
+def test_a_dead_or_unusable_member_is_left_out_while_another_can_serve() -> None:
     """R-SEQ-10: the next projection is without the failed node."""
     assert _wish(plan(_case((A, B, C), alive=(A, C)))) == ({LS: (B,)}, {}, {})
     damaged = changed(_unit(A), damage=((LLSN(1), LLSN(2)),))
@@ -144,8 +144,8 @@ def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compa
 
 
 def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> None:
-    """Its disk went back to before the topic began, and it refuses every seal. Before, all others were compared with it again and
-    again without an end, and the topic stood still."""
+    """Its disk went back to before the topic began, and it refuses every seal. Before, all others were compared with it over
+    and over without end, and the topic stalled."""
     restored = {node: changed(_unit(node), unverified=True) for node in (A, B)}
     blank = changed(_unit(C, epoch=0, newest=0), unverified=True)
     case = _case((A, B, C), units={**restored, C: blank})
@@ -183,7 +183,7 @@ def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -
     assert isinstance(step, Reconfigure)
 
 
-def test_a_node_without_a_lease_whose_unit_is_damaged_is_mended() -> None:
+def test_a_node_without_a_lease_whose_unit_is_damaged_is_repaired() -> None:
     """It has no sound unit, so it asks for no lease: waiting for one would last forever."""
     inputs = but(ALONE, unleased_s={B: 0.5}, stuck=((LS, B),))
     damaged = changed(_unit(B, epoch=0), trouble="a file is damaged")
@@ -206,20 +206,20 @@ def test_another_sequencer_is_taken_only_if_there_is_one() -> None:
     assert plan(_case((A,), inputs=but(ALONE, sequencers=()))).change is None
 
 
-def test_an_epoch_that_somebody_began_is_ended_after_a_while() -> None:
+def test_an_epoch_that_another_process_began_is_completed_after_a_while() -> None:
     ahead = {A: _unit(A, epoch=4), B: _unit(B)}
     assert plan(_case((A, B), units=ahead)).change is None
     assert _wish(plan(_case((A, B), units=ahead, inputs=but(ALONE, ahead_s=AHEAD_S)))) == ({}, {}, {})
 
 
-def test_an_epoch_that_only_a_newcomer_knows_is_ended_too() -> None:
-    """A manager that died may have sealed no member yet. The newcomer waited for that epoch for ever."""
+def test_an_epoch_that_only_a_newcomer_knows_is_completed_too() -> None:
+    """A manager that died may have sealed no member yet. The newcomer waited for that epoch forever."""
     moving = but(ALONE, moves={LS: Move(A, D)}, ahead_s=AHEAD_S)
     ahead = {A: _unit(A), B: _unit(B), D: _unit(D, epoch=4)}
     assert _wish(plan(_case((A, B), units=ahead, inputs=moving))) == ({}, {}, {})
 
 
-def test_who_is_away_is_made_rebuilt_filled_and_joined_in_turn() -> None:
+def test_a_member_that_is_away_is_created_rebuilt_filled_and_joined_in_turn() -> None:
     """R-SEQ-14."""
 
     def step(unit: UnitStatus | None, inputs: TopicRepairInputs = ALONE) -> Plan:
@@ -281,7 +281,7 @@ def test_an_operators_move_is_carried_out_and_ends_when_the_new_one_is_a_member(
     assert plan(_case((A, B, D), inputs=inputs)).change is None
 
 
-def test_whoever_takes_the_place_of_a_storage_node_does_so_in_all_streams_of_its_group() -> None:
+def test_a_replacement_node_takes_the_place_of_the_old_one_in_all_streams_of_its_group() -> None:
     """R-SEQ-3, figure a."""
     second = LogStreamID(2)
     one = _case((B, C), (A,), units={B: _unit(B), C: _unit(C)}, alive=(B, C, D, E))
@@ -421,13 +421,13 @@ def test_from_anywhere_every_chain_becomes_as_full_as_it_can(world: World) -> No
     decided = plan(world.case())
     settled = world.projection.epoch
     if not all(sound.values()):
-        return  # somebody's only copy is damaged, or away: that needs somebody to come back
+        return  # the only copy of a stream is damaged or away: only a returning node can help
     for chain in world.projection.chains:
         assert len(chain.members) == members[chain.log_stream]
         waits = [node for node in chain.away if node in world.alive]
         assert not waits, (chain, decided.steps)
         assert all(world._sound(chain.log_stream, node) for node in chain.nodes), chain
-        assert not any(node in world.lost for node in chain.members), "who stays away is replaced"
+        assert not any(node in world.lost for node in chain.members), "a node that stays away is replaced"
         newest = {world.units[chain.log_stream, node].newest for node in chain.nodes}
         assert newest == {9}, (chain, newest)
     world.take(decided)

@@ -95,7 +95,7 @@ def _one(row: CommitRow, version: int = 11) -> Cut:
     return Cut(version, (TopicCut(TopicID(1), ((LS, row),)),))
 
 
-def test_a_cut_that_does_not_go_on_where_the_last_one_ended_breaks_loudly() -> None:
+def test_a_cut_that_does_not_continue_where_the_last_one_ended_fails_loudly() -> None:
     """Laws 3 and 4."""
     good = CommitRow(11, GLSN(102), GLSN(100), GLSN(101), LLSN(5), 2, Epoch(4))
     assert not _broken(_one(good))
@@ -142,14 +142,14 @@ class OrderingMachine(RuleBasedStateMachine):
         self.durable[LogStreamID(number), node] = LLSN(self.durable[LogStreamID(number), node] + count)
 
     @rule(target=reported, number=st.integers(1, 3), node=st.sampled_from(NODES))
-    def say(self, number: int, node: NodeID) -> tuple[NodeID, Report]:
+    def send_report(self, number: int, node: NodeID) -> tuple[NodeID, Report]:
         """A report leaves its replica. It may arrive much later, or never."""
         log_stream = LogStreamID(number)
         epoch = self.streams[log_stream].epoch
         return node, Report(log_stream, epoch, self.durable[log_stream, node], LLSN(1))
 
     @rule(message=consumes(reported))
-    def hear(self, message: tuple[NodeID, Report]) -> None:
+    def deliver_report(self, message: tuple[NodeID, Report]) -> None:
         node, report = message
         self.table[report.log_stream][node] = report
 

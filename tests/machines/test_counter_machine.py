@@ -32,8 +32,8 @@ def test_the_counter_is_as_an_integer_on_every_replica(steps: list[tuple[str, in
             case _:
                 expected = value if amount is None else amount
                 command = swap_command(expected, new)
-                value, told = (new, new) if expected == value else (value, None)
-                assert machine.apply(GLSN(at), command) == other.apply(GLSN(at), command) == told
+                value, result = (new, new) if expected == value else (value, None)
+                assert machine.apply(GLSN(at), command) == other.apply(GLSN(at), command) == result
                 assert machine.value == other.value == value
                 continue
         assert machine.apply(GLSN(at), command) == other.apply(GLSN(at), command) == value

@@ -75,7 +75,7 @@ def test_the_first_success_forgets_everything() -> None:
         max_size=40,
     )
 )
-def test_nobody_is_denied_for_longer_than_the_bound_or_kept_for_ever(
+def test_no_key_is_denied_for_longer_than_the_bound_or_kept_forever(
     events: list[tuple[str, float, str]],
 ) -> None:
     """R-FAIL-2: whatever fails and succeeds when."""

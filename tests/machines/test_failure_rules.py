@@ -52,7 +52,7 @@ class TokenHistory(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1000))
     def write(self, number: int) -> None:
-        """Whoever holds a token writes by it, if it is still his and nobody was faster."""
+        """The holder of a token writes with it, if it still owns it and the position is free."""
         if not self.tokens:
             return
         token = self.tokens[number % len(self.tokens)]
@@ -83,8 +83,8 @@ class TokenHistory(RuleBasedStateMachine):
 
     @invariant()
     def nobody_writes_ahead_of_the_count(self) -> None:
-        """R-SEQ-2: whoever begins after an append was acknowledged gets a larger position, so no token that may still be used is
-        above what the present sequencer gives next."""
+        """R-SEQ-2: an append that begins after another was acknowledged gets a larger position, so no token that may still be used
+        is above what the present sequencer grants next."""
         assert self.now.sequencer is not None
         for token in self.tokens:
             if still_ours(token, self.now):
@@ -101,7 +101,7 @@ class TokenHistory(RuleBasedStateMachine):
 TestTokenHistory = TokenHistory.TestCase
 
 
-def test_a_stale_epoch_asks_for_a_newer_projection_and_accuses_nobody() -> None:
+def test_a_stale_epoch_requests_a_newer_projection_and_accuses_no_node() -> None:
     """R-SEQ-11."""
     assert remedy(Symptom.STALE, 1000, 1000.0) is Remedy.NEWER
 
@@ -114,7 +114,7 @@ def test_one_failure_alone_accuses_nobody_and_a_long_row_of_them_does() -> None:
 
 
 def test_positions_of_a_sequencer_that_was_deposed_and_named_again_are_nobodys() -> None:
-    """R-SEQ-2: the one in between may have given them to somebody else."""
+    """R-SEQ-2: the one in between may have granted them to another client."""
     one = LogStreamID(1)
     now = Projection(
         TopicID(1),

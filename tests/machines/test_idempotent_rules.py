@@ -71,7 +71,7 @@ def test_a_batch_is_taken_behind_its_predecessor_alone_and_known_by_its_checksum
 def test_behind_what_it_knows_an_attempt_follows_its_own_batches_alone(
     last_attempt: int, known: int, decision: SequenceDecision
 ) -> None:
-    """Another order of the same rows may have the same row in place 4, and would go on with one that is further up (seed 19)."""
+    """Another order of the same rows may have the same row in place 4, and would continue with one that is further up (seed 19)."""
     newest = ProducedBatch(P, 4, LLSN(1), 40, last_attempt)
     assert decide(newest, Sent(5, 50, 40, attempt=7, known=known)) is decision
 
@@ -93,7 +93,7 @@ def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[
     assert len(taken) == len(set(taken))
 
 
-def test_what_is_under_way_is_found_by_number_and_checksum() -> None:
+def test_a_batch_in_flight_is_found_by_number_and_checksum() -> None:
     links = [link(3, 30), link(4, 40), link(5, 50)]
     assert find_batch(links, 4, 40) is links[1]
     assert find_batch(links, 4, 41) is None
@@ -106,8 +106,8 @@ def test_what_is_under_way_is_found_by_number_and_checksum() -> None:
 def test_attempts_that_race_and_repeat_themselves_make_one_chain_of_what_one_of_them_sends(
     attempts: int, rows: list[bytes], seed: int
 ) -> None:
-    """R-USE-4: tasks of Spark that run twice. Each sends its own order of the rows, one a batch, any batch at
-    any time: what is taken is a chain of somebody's batches."""
+    """R-USE-4: tasks of Spark that run twice. Each sends its own order of the rows, one per batch, any batch at
+    any time: what is accepted is one attempt's sequence of batches."""
     rng = Random(seed)
     sent = [rng.sample(rows, len(rows)) for _ in range(attempts)]
     taken: list[tuple[int, int]] = []
@@ -207,7 +207,7 @@ def test_what_was_found_on_disk_is_remembered_until_the_table_knows_less() -> No
     steps=st.lists(st.tuples(st.sampled_from("tcso"), st.integers(1, 6), st.integers(1, 3)), max_size=60),
     floor=st.integers(0, 30),
 )
-def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
+def test_whatever_happens_the_table_answers_truthfully_or_unknown(
     links_max: int, steps: list[tuple[str, int, int]], floor: int
 ) -> None:
     """Against a whole log kept beside it: taken, committed, sealed and opened, and batches that come by another way."""
@@ -231,10 +231,10 @@ def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
                 begin, end = end, sum((n for _, n in part), end)
                 log += part
                 chains.ordered(row(begin, end, epoch))
-            elif kind == "s":  # sealed: the tail is cut; then opened anew
+            elif kind == "s":  # sealed: the tail is cut; then opened again
                 tail, epoch = [], epoch + 1
                 chains.open(Epoch(epoch), LLSN(end))
-            elif kind == "o" and not tail:  # brought by a sync, while nothing was under way
+            elif kind == "o" and not tail:  # copied by a sync, while nothing was in flight
                 log.append((one, count))
                 begin, end = end, end + count
                 chains.ordered(row(begin, end, epoch + 1))

@@ -57,6 +57,6 @@ def test_up_to_a_key_has_that_key_and_none_after_it(begin: str, last: str, key: 
     assert (key in up_to(begin, last)) == (begin <= key <= last)
 
 
-def test_a_range_says_what_it_is() -> None:
+def test_a_range_renders_its_bounds() -> None:
     assert str(KeyRange("a", "b")) == "['a', 'b')"
     assert str(prefix_range("")) == "['', the end)"

@@ -85,7 +85,7 @@ def test_a_tombstone_is_forgotten_with_its_history_and_nothing_else_is() -> None
 
 
 def test_a_revision_is_forgotten_as_a_whole() -> None:
-    """Half of a transaction's changes would be a state that never was, for whoever watches."""
+    """Half of a transaction's changes would show a watcher a state that never existed."""
     machine = CodedKvMachine()
     machine.retain(Retention(changes=3))
     writes: dict[str, bytes | None] = {"a": b"", "b": b"", "c": b""}
@@ -105,7 +105,7 @@ def test_without_any_history_it_is_still_a_map() -> None:
 
 
 @pytest.mark.parametrize("read", [lambda m: m.get_at("a", GLSN(1)), lambda m: m.changes_after(GLSN(1))])
-def test_nothing_is_told_of_before_the_horizon(read: object) -> None:
+def test_nothing_is_returned_from_before_the_horizon(read: object) -> None:
     machine = KvMachine()
     machine.retain(Retention(bytes=3))
     for at in range(1, 5):

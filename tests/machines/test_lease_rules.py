@@ -41,11 +41,11 @@ def test_a_lease_is_over_at_its_holder_first(
 @given(
     st.sampled_from([None, "steady", "monotonic"]),
     st.sampled_from([None, "steady", "monotonic"]),
-    st.sampled_from(["stands still", "jumps ahead"]),
+    st.sampled_from(["stops", "jumps ahead"]),
     st.integers(0, int(6 * LEASE_S * 1e6)),
     st.lists(st.integers(0, int(3 * LEASE_S * 1e6)), min_size=1, max_size=6),
 )
-def test_one_clock_of_each_side_may_stand_still_or_jump_ahead(
+def test_one_clock_of_each_side_may_stop_or_jump_ahead(
     at_holder: str | None, at_granter: str | None, how: str, upset_us: int, gaps_us: list[int]
 ) -> None:
     """R-SEQ-13: as long as the other clock of the same machine counts, the lease is over at its holder first."""
@@ -53,7 +53,7 @@ def test_one_clock_of_each_side_may_stand_still_or_jump_ahead(
     def shown(now_us: int, upset: str | None) -> Instant:
         wrong = now_us
         if now_us > upset_us:
-            wrong = upset_us if how == "stands still" else now_us + 10**9
+            wrong = upset_us if how == "stops" else now_us + 10**9
         return Instant(wrong if upset == "steady" else now_us, wrong if upset == "monotonic" else now_us)
 
     held, book, now_us = HeldLease(), LeaseBook(None), 0
@@ -74,14 +74,14 @@ def test_one_clock_of_each_side_may_stand_still_or_jump_ahead(
 def test_an_answer_that_comes_behind_a_later_one_counts_no_more() -> None:
     held = HeldLease()
     first, second = held.ask(Instant(100, 7)), held.ask(Instant(100, 8))
-    assert first < second, "the steady clock stands still, and the questions are told apart"
+    assert first < second, "the steady clock stops, and the requests are still distinct"
     assert held.granted(second, LEASE_S)
     assert not held.granted(first, LEASE_S)
     held.end()
     assert not held.holds(Instant(100, 8))
 
 
-def test_who_is_not_known_may_have_a_lease_from_the_reign_before() -> None:
+def test_an_unknown_holder_may_have_a_lease_from_the_term_before() -> None:
     book = LeaseBook(by_both(1_000))
     assert book.left_us(ONE, by_both(1_000)) == book.left_us(SEQUENCER, by_both(1_000)) == LEASE_US
     book.grant(ONE, by_both(1_000))
@@ -118,7 +118,7 @@ def test_units_have_the_epoch_of_the_projection_and_nothing_that_was_trimmed() -
 def test_a_node_that_is_behind_gets_no_longer_lease() -> None:
     demanded = {LS: Duty(Epoch(3), LLSN(8))}
     assert not rules.lacks({LS: Duty(Epoch(4), LLSN(9))}, demanded)
-    assert not rules.lacks({}, demanded), "a unit that is not there answers nobody"
+    assert not rules.lacks({}, demanded), "a unit that does not exist serves no request"
     assert rules.lacks({LS: Duty(Epoch(2), LLSN(9))}, demanded)
     assert rules.lacks({LS: Duty(Epoch(3), LLSN(7))}, demanded)
 
@@ -135,17 +135,17 @@ def test_a_unit_that_could_not_be_sealed_is_sealed_on_the_way() -> None:
 
 
 def test_a_trim_waits_for_every_member_that_may_still_serve_it() -> None:
-    """R-TRIM-1: also for those that are away, and for who has not been heard of in this term."""
+    """R-TRIM-1: also for those that are away, and for those that have not reported in this term."""
     view = trim_topic(reconfigured(begun(), {LS: (TWO, THREE)}), TOPIC, GLSN(7), GLSN(LSN_MAX)).view
     done, late = Duty(Epoch(2), LLSN(8)), Duty(Epoch(2), LLSN(7))
     assert rules.trim_waits_for(view, TOPIC, GLSN(7), {}) == (TWO, THREE, ONE)
-    told = {ONE: {LS: done}, TWO: {LS: late}, THREE: {LS: done}}
-    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told) == (TWO,)
-    # A unit of the chain that was not told of yet may serve; one that is away and was not is not there.
-    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told | {THREE: {}}) == (TWO, THREE)
-    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told | {ONE: {}}) == (TWO,)
+    reported = {ONE: {LS: done}, TWO: {LS: late}, THREE: {LS: done}}
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), reported) == (TWO,)
+    # A unit of the chain that was not reported yet may serve; one that is away and was not reported does not exist.
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), reported | {THREE: {}}) == (TWO, THREE)
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), reported | {ONE: {}}) == (TWO,)
 
 
-def test_a_sequencer_is_told_every_epoch() -> None:
+def test_a_sequencer_gets_every_epoch() -> None:
     assert rules.epochs(begun().view) == ((TOPIC, Epoch(1)),)
     assert rules.epochs(reconfigured(begun(), {LS: (ONE,)}).view) == ((TOPIC, Epoch(2)),)

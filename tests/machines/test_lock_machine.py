@@ -90,7 +90,7 @@ def test_only_its_owner_or_who_saw_its_last_sign_takes_a_claim_away(commands: li
 
 
 @given(st.lists(_commands, max_size=30), st.lists(_commands, max_size=10))
-def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
+def test_a_restored_machine_behaves_as_the_one_that_was_saved(
     before: list[LockCommand], after: list[LockCommand]
 ) -> None:
     made, again = machine(*before), LockMachine()
@@ -110,7 +110,7 @@ def test_the_first_holds_and_the_others_wait_in_turn() -> None:
     assert made.execute(GLSN(4), enter("b"))
     assert made.execute(GLSN(5), enter("c"))
     assert (line(made), made.token, len(made)) == ("abc", 3, 3)
-    assert made.execute(GLSN(9), Leave("b")), "who waits may go"
+    assert made.execute(GLSN(9), Leave("b")), "a waiter may leave"
     assert (line(made), made.token) == ("ac", 3)
     assert made.execute(GLSN(10), Leave("a"))
     assert (line(made), made.token) == ("c", 10)

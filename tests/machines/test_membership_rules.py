@@ -101,7 +101,7 @@ def test_a_node_with_replicas_stays_registered() -> None:
 # --- Topics ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_there_is_returned_as_it_is() -> None:
+def test_an_existing_topic_is_returned_as_it_is() -> None:
     members, topic = rules.register_topic(empty(), "orders", Ordering.COMMITTED)
     assert rules.register_topic(members, "orders", Ordering.COMMITTED) == (members, topic)
     with pytest.raises(PreconditionFailed, match="its ordering is committed, not sequenced"):
@@ -246,7 +246,7 @@ def test_only_the_present_epoch_is_unsealed() -> None:
     assert rules.unseal_stream(members, LS, Epoch(2)) == (members, stream)
 
 
-def test_a_stream_that_is_not_there_is_unknown() -> None:
+def test_a_stream_that_does_not_exist_is_unknown() -> None:
     with pytest.raises(UnknownLogStream):
         rules.seal_stream(empty(), LS, LLSN(1))
     with pytest.raises(UnknownLogStream):
@@ -309,7 +309,9 @@ def _apply(members: Members, operation: tuple[Any, ...]) -> tuple[Members, objec
 
 @settings(max_examples=200)
 @given(st.lists(OPERATIONS, max_size=40))
-def test_the_view_stays_whole_and_every_change_may_be_asked_again(operations: list[tuple[Any, ...]]) -> None:
+def test_the_view_stays_whole_and_every_change_may_be_requested_again(
+    operations: list[tuple[Any, ...]],
+) -> None:
     members = empty()
     for operation in operations:
         before = members

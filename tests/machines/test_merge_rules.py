@@ -130,15 +130,15 @@ def test_a_position_that_no_known_stream_can_have_is_elsewhere() -> None:
     """R-READ-3: a stream that was made later is missed only until the known ones say that the next position is
     not theirs."""
     merge, one, two = _two_streams()
-    told = [merge.elsewhere]
+    seen = [merge.elsewhere]
     merge.offer(one, [(LLSN(1), GLSN(2), 1)], "a")
-    told += [merge.elsewhere]  # stream 2 may have position 1
+    seen += [merge.elsewhere]  # stream 2 may have position 1
     merge.offered_up_to(two, GLSN(2))
-    told += [merge.elsewhere]
+    seen += [merge.elsewhere]
     merge.add(LogStreamID(3))
     merge.offer(LogStreamID(3), [(LLSN(1), GLSN(1), 1)], "b")
-    told += [merge.elsewhere]
-    assert told == [False, False, True, False]
+    seen += [merge.elsewhere]
+    assert seen == [False, False, True, False]
     assert taken_of(merge) == [(3, 1, 1), (1, 1, 2)]
 
 

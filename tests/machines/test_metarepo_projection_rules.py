@@ -112,13 +112,13 @@ def test_a_chain_that_breaks_its_order_or_was_not_sealed_is_refused(chain: Chain
         _propose(begun(), chains=(chain,))
 
 
-def test_somebody_who_knows_what_is_there_must_have_been_sealed() -> None:
+def test_a_member_that_knows_what_is_written_must_have_been_sealed() -> None:
     members = begun()
     proposed = changed(present(members), epoch=Epoch(2), chains=(Chain(LS, (FOUR,), NODES),))
     with pytest.raises(PreconditionFailed, match="must be sealed, nobody else knows"):
         accept(members, proposed, {LS: (FOUR,)})
     moved = accept(members, proposed, {LS: (THREE, FOUR)})
-    assert present(moved) == proposed, "one that was filled from a sealed one may go on alone"
+    assert present(moved) == proposed, "one that was filled from a sealed one may continue alone"
 
 
 def test_positions_that_may_be_written_do_not_move() -> None:
@@ -163,7 +163,7 @@ def test_a_new_stream_takes_part_from_where_nothing_was_written() -> None:
 
 
 def test_a_new_range_begins_above_what_is_trimmed() -> None:
-    """Law 9: units were told by their LLSNs what is gone, also of positions that were given and never written."""
+    """Law 9: units are trimmed by LLSN, also for positions that were granted and never written."""
     members, fresh = rules.new_log_stream_id(begun())
     members, _ = rules.register_log_stream(members, TOPIC, fresh, (ONE,))
     members = rules.trim_topic(members, TOPIC, GLSN(10), GLSN(10))
@@ -214,7 +214,7 @@ def test_a_sequencer_that_was_started_again_takes_the_place_of_the_one_before() 
         projection_rules.register_sequencer(members, SequencerID("", 9))
 
 
-def test_only_who_is_there_becomes_the_sequencer_and_who_is_not_may_stay() -> None:
+def test_only_a_registered_sequencer_is_appointed_and_an_unregistered_one_may_stay() -> None:
     members = projection_rules.register_sequencer(begun(), SequencerID(SEQUENCER.address, 9))
     stays = reconfigured(members, {LS: NODES})
     assert present(stays).sequencer == SEQUENCER, "nobody else answers: it may come back"

@@ -90,7 +90,7 @@ def test_more_pieces_are_asked_of_the_streams_that_have_more() -> None:
     assert [sum(piece.log_stream == n for piece in made) for n in (1, 2)] == [30, 10]
 
 
-def test_fetches_under_way_at_once_are_about_one_fetch_apart() -> None:
+def test_concurrent_fetches_are_about_one_fetch_apart() -> None:
     (piece, *_) = read_pieces([even(1000 * MIB, points=1024)])
     sizes = [size for _, size in piece.cuts[:-1]]
     assert all(FETCH_BYTES <= size < 2 * FETCH_BYTES for size in sizes)

@@ -95,8 +95,8 @@ def test_rows_are_the_positions_of_a_streams_entries(projection: Projection, beg
     for chain in projection.chains:
         by_llsn = {llsn: at for at, (log_stream, llsn) in places.items() if log_stream == chain.log_stream}
         rows = list(projection.rows(chain.log_stream, LLSN(begin), LLSN(begin + count)))
-        told = [(llsn + step, glsn + step) for llsn, glsn, length in rows for step in range(length)]
-        assert told == [(llsn, by_llsn[LLSN(llsn)]) for llsn in range(begin, begin + count)]
+        mapped = [(llsn + step, glsn + step) for llsn, glsn, length in rows for step in range(length)]
+        assert mapped == [(llsn, by_llsn[LLSN(llsn)]) for llsn in range(begin, begin + count)]
 
 
 @given(grown(), st.integers(0, 60), st.integers(1, 8))
@@ -137,7 +137,7 @@ def test_positions_take_turns_as_drawn() -> None:
     ]
 
 
-def test_the_slow_tail_is_the_largest_position_that_anybody_has() -> None:
+def test_the_slow_tail_is_the_largest_position_that_any_unit_has() -> None:
     """R-SEQ-2."""
     now = _first(2, 1)
     assert slow_tail(now, {A: {NodeID(1): Answer(LLSN(0))}, B: {NodeID(1): Answer(LLSN(0))}}) == 0

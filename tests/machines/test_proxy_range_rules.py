@@ -14,7 +14,7 @@ MAYBE = st.none() | st.integers(1, 30)
 
 
 @given(MAYBE, MAYBE, MAYBE, st.integers(0, 20), st.integers(0, 10))
-def test_a_span_is_the_positions_asked_for_that_are_there(
+def test_a_span_is_the_requested_positions_that_exist(
     begin: int | None, until: int | None, limit: int | None, trimmed: int, more: int
 ) -> None:
     tail = trimmed + more

@@ -15,7 +15,9 @@ POSITIONS = st.integers(0, LSN_MAX - 1)
 
 
 @given(POSITIONS, POSITIONS, st.integers(1, LSN_MAX))
-def test_a_start_is_the_position_named_or_within_what_is_there(trimmed: int, count: int, number: int) -> None:
+def test_a_start_is_the_position_named_or_clamped_to_what_exists(
+    trimmed: int, count: int, number: int
+) -> None:
     oldest, newest = trimmed + 1, min(trimmed + count, LSN_MAX)
     there = {"oldest": oldest, "newest": newest}
     assert Start("oldest").position(**there) == oldest
@@ -32,16 +34,16 @@ def test_who_comes_back_begins_behind_what_it_has(position: int) -> None:
 
 
 @given(st.text() | st.integers().map(str))
-def test_what_the_pattern_allows_is_a_start_unless_it_is_too_large(told: str) -> None:
-    matches = re.fullmatch(PATTERN.strip("^$"), told, re.ASCII) is not None
-    if matches and (told in ("oldest", "next") or abs(int(told)) <= LSN_MAX):
-        assert Start(told).text == told
+def test_what_the_pattern_allows_is_a_start_unless_it_is_too_large(text: str) -> None:
+    matches = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII) is not None
+    if matches and (text in ("oldest", "next") or abs(int(text)) <= LSN_MAX):
+        assert Start(text).text == text
     elif matches:
         with pytest.raises(ValueError, match="at most"):
-            Start(told)
+            Start(text)
 
 
-@pytest.mark.parametrize("told", ["0", "", "soon", "-0", str(LSN_MAX + 1)])
-def test_what_is_no_start_is_refused(told: str) -> None:
+@pytest.mark.parametrize("text", ["0", "", "soon", "-0", str(LSN_MAX + 1)])
+def test_what_is_no_start_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a valid start|at most"):
-        Start(told)
+        Start(text)

@@ -1,4 +1,4 @@
-"""The proxy's rates: from two looks at counters that only grow, except where a process began anew."""
+"""The proxy's rates: from two samples of counters that only grow, except where a process restarted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def appended(entries: int, **counts: int) -> Traffic:
     return Traffic(sum(counts.values()), entries, 10 * entries, 0.0, buckets(**counts) if counts else ())
 
 
-def test_one_look_says_nothing_and_neither_do_two_at_the_same_time() -> None:
+def test_one_sample_gives_no_rate_and_neither_do_two_at_the_same_time() -> None:
     meter = RateMeter()
     assert meter.rates() is None
     meter.add(look(5.0, 10))
@@ -80,7 +80,7 @@ def test_copies_of_an_entry_count_once_and_reads_wherever_they_were_answered() -
     assert rates.whole.append_p99_s is not None and rates.whole.append_p99_s <= LATENCY_BOUNDS_S[5]
 
 
-def test_counters_that_have_fallen_began_anew() -> None:
+def test_counters_that_have_fallen_were_reset() -> None:
     """A node that was restarted did what its new counters say, and nothing less than nothing."""
     meter = RateMeter()
     meter.add(look(0.0, 0, a=appended(1_000, _1=10)))

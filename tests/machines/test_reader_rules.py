@@ -53,7 +53,7 @@ def test_saying_the_same_position_later_shows_that_the_reader_lives() -> None:
     assert found == NamedReader(ORDERS, "nightly", GLSN(40), 8)
 
 
-def test_nobody_has_read_what_is_not_there() -> None:
+def test_a_cursor_is_never_beyond_what_exists() -> None:
     with pytest.raises(PreconditionFailed, match="cannot be at 101: the newest position is 100"):
         at(topics(), 101)
     assert position(at(topics(), 100)) == 100
@@ -90,7 +90,7 @@ def test_there_is_a_bound_and_it_names_the_remedy(monkeypatch: pytest.MonkeyPatc
     assert position(at(named_rules.forget_reader(members, ORDERS, "a"), 1, "c"), "c") == 1
 
 
-def test_forgetting_somebody_who_is_not_there_changes_nothing() -> None:
+def test_forgetting_an_unknown_reader_changes_nothing() -> None:
     members = at(topics(), 1)
     assert named_rules.forget_reader(members, BILLS, "nightly") is members
     assert len(named_rules.forget_reader(members, ORDERS, "nightly").readers) == 0

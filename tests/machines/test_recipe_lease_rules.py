@@ -53,15 +53,15 @@ class Party:
 
 @dataclass(frozen=True)
 class Turn:
-    """What happens next: so much time passes; then `who` applies all that is ordered, but for the last few; expires whom it may;
-    enters or gives a sign, leaves, or is silent; and applies again. What it says is ordered at once, or left under way."""
+    """What happens next: `us` pass; then `who` applies all that is ordered, but for the last few; expires what it may; enters,
+    sends a heartbeat, leaves, or is silent; and applies again. What it sends is ordered immediately, or stays in flight."""
 
     who: int
     us: int
-    deed: str
+    action: str
     at_once: bool
     behind: int
-    late: int  # which of those under way is ordered before, if there are so many …
+    late: int  # index of the command in flight that is ordered before, if it exists …
     again: bool  # … and whether it comes again
 
 
@@ -69,7 +69,7 @@ def _turn(chance: Random) -> Turn:
     return Turn(
         who=chance.randrange(3),
         us=chance.choice([TTL_US // 100, TTL_US // 20, TTL_US // 20, TTL_US // 3, TTL_US]),
-        deed=chance.choice(["sign", "sign", "sign", "silent", "silent", "leave"]),
+        action=chance.choice(["renew", "renew", "renew", "silent", "silent", "leave"]),
         at_once=chance.random() < 0.8,
         behind=chance.choice([0, 0, 0, 1, 4]),
         late=chance.randrange(3),
@@ -105,10 +105,10 @@ class Leases:
             party.claim = f"{self.claims}"
             party.beats = SentHeartbeats(TTL_US, now_us)
             send(Enter(party.claim, TTL_US, ""))
-        elif turn.deed == "sign":
+        elif turn.action == "renew":
             send(Renew(party.claim, party.beats.send(now_us)))
-        elif turn.deed == "leave":
-            party.beats = None  # it stops to believe before it says so
+        elif turn.action == "leave":
+            party.beats = None  # it gives up its lease before it sends that
             send(Leave(party.claim))
         self._apply(party, turn.behind)
 
@@ -118,7 +118,7 @@ class Leases:
             stood = party.machine.find(party.claim) is not None
             party.machine.execute(GLSN(party.applied), command)
             if stood and party.machine.find(party.claim) is None:
-                party.beats = None  # it was expired, and will enter anew
+                party.beats = None  # it was expired, and will enter again
         signs = [(one.claim, Heartbeat(one.heartbeat, one.ttl_us)) for one in party.machine]
         party.watch.observe(signs, party.now_us(self.true_us))
 
@@ -134,7 +134,7 @@ class Leases:
 
 @given(st.integers(0, 2**32))
 def test_no_two_believe_at_one_moment_and_each_has_a_larger_token(seed: int) -> None:
-    """R-USE-2: nobody is told the time by another; signs are late, lost, doubled and out of order; replicas lag."""
+    """R-USE-2: no clock is shared; heartbeats are late, lost, duplicated and out of order; replicas lag."""
     chance = Random(seed)
     leases = Leases([chance.choice(RATES) for _ in range(2 + seed % 2)], chance.randrange(10**12))
     for _ in range(300):
@@ -151,7 +151,7 @@ def test_no_two_believe_at_one_moment_and_each_has_a_larger_token(seed: int) -> 
     st.integers(0, 10**7),
     st.integers(50_000, 10**9),
 )
-def test_a_belief_is_over_before_anybody_may_expire_it(
+def test_a_lease_is_invalid_to_its_holder_before_any_other_may_expire_it(
     holder_rate: float, other_rate: float, holder_zero: int, other_zero: int, way_us: int, ttl: int
 ) -> None:
     """Clocks that drift apart as far as they may, and begin anywhere; the sign takes any time to get there."""
@@ -217,7 +217,7 @@ def test_everybody_expires_the_dead_just_before_it_in_a_ring(dead: str, me: str,
 
 @given(st.sets(st.sampled_from("abcdef")))
 def test_each_of_the_dead_is_on_exactly_one_of_the_living(dead: set[str]) -> None:
-    """Nothing that was left behind blocks the others for ever, and they do not all speak at once."""
+    """Nothing that was left behind blocks the others forever, and they do not all expire it at once."""
     line = list("abcdef")
     watch = _watched({who: 10 if who in dead else 3 for who in line})
     expired = [who for me in line if me not in dead for who in dead_before(me, line, watch, 0)]

@@ -130,7 +130,7 @@ class Reconfigurations(RuleBasedStateMachine):
         replace: bool,
         lose_sequencer: bool,
     ) -> None:
-        """Whoever is silent, or did not hear this once, is not sealed."""
+        """A node that is silent, or missed this request, is not sealed."""
         joining, leaving = self._newcomers(replace) if join else ({}, {})
         wish = Wish(accused=accused, join=joining, leave=leaving)
         self._propose(wish, deaf, troubled, lose_sequencer)
@@ -146,7 +146,7 @@ class Reconfigurations(RuleBasedStateMachine):
     def _newcomers(
         self, replace: bool
     ) -> tuple[dict[LogStreamID, tuple[NodeID, ...]], dict[LogStreamID, tuple[NodeID, ...]]]:
-        """Everybody who is away, emptied first, as a rebuild does; or somebody new in the place of the first member."""
+        """Every node that is away, emptied first, as a rebuild does; or a new node in place of the first member."""
         joining: dict[LogStreamID, tuple[NodeID, ...]] = {}
         leaving: dict[LogStreamID, tuple[NodeID, ...]] = {}
         for chain in self.now.chains:
@@ -187,7 +187,7 @@ class Reconfigurations(RuleBasedStateMachine):
         self._take(now, proposed)
 
     def _last_copies(self, wish: Wish, sealed: dict[LogStreamID, dict[NodeID, Answer]]) -> None:
-        """Who joins gets what the last one of the chain has; if nobody of it answers, he does not join."""
+        """A joining node gets what the last node of the chain has; if no node of it answers, it does not join."""
         for log_stream, nodes in wish.join.items():
             chain = self.now.chain(log_stream)
             source = next((node for node in reversed(chain.nodes) if node in sealed[log_stream]), None)
@@ -210,7 +210,7 @@ class Reconfigurations(RuleBasedStateMachine):
         for chain in now.chains:
             after = proposed.chain(chain.log_stream)
             kept = [node for node in chain.nodes if node in after.nodes]
-            assert list(after.nodes[: len(kept)]) == kept, "who stays keeps his place"
+            assert list(after.nodes[: len(kept)]) == kept, "a member that stays keeps its place"
             assert len(after.members) >= len(chain.members), "no stream ends with fewer members"
         assert all(len(chain.nodes) == 1 for chain in thin(proposed))
         for glsn, place in self.places.items():

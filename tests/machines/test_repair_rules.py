@@ -222,7 +222,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_ordered_is_never_lost(self) -> None:
-        """Somebody of the stream has all of it, and nobody has committed anything else (law 3)."""
+        """Some replica of the stream has all of it, and none has committed anything else (law 3)."""
         world, ordered = self.world, self.world.ordered
         members = [world.replicas[node] for node in world.members if node in world.replicas]
         assert any(replica.entries[: len(ordered)] == ordered for replica in members) or not ordered
@@ -303,7 +303,7 @@ def test_a_running_stream_is_sealed_when_a_node_is_silent_or_lost_its_replica() 
     assert next_step(world.stream(), lost) == SealStream("node 3 has no replica of it")
 
 
-def test_a_sealed_stream_waits_for_the_silent_node_and_says_for_how_long() -> None:
+def test_a_sealed_stream_waits_for_the_silent_node_and_reports_for_how_long() -> None:
     world = _running_world(entries=2)
     world.crash(NODES[1])
     assert _steps(world) == [SealStream, SealReplicas]
@@ -359,7 +359,7 @@ def test_those_who_live_come_before_those_who_do_not() -> None:
     assert isinstance(step, ReplaceReplica) and step.replicas == (NODES[2], SPARE, PRIMARY)
 
 
-def test_a_lost_replica_is_made_anew_and_filled_from_a_complete_one() -> None:
+def test_a_lost_replica_is_recreated_and_filled_from_a_complete_one() -> None:
     world = _running_world(entries=3)
     world.lose(NODES[2])
     world.restart(NODES[2], 0)
@@ -396,7 +396,7 @@ def test_a_lost_replica_waits_while_no_other_is_complete() -> None:
 
 
 def test_nobody_joins_an_epoch_that_was_opened() -> None:
-    """Its primary may have taken entries in it: the epoch is finished before a lost replica is made anew."""
+    """Its primary may have taken entries in it: the epoch is finished before a lost replica is rebuilt."""
     world = _running_world(entries=1)
     world.carry_out(SealStream(""))
     _steps(world, 3)  # seals all, opens the backups, opens the primary
@@ -479,7 +479,7 @@ def test_a_node_that_refuses_for_long_is_replaced_though_it_lives() -> None:
     )
 
 
-def test_a_full_disk_keeps_the_stream_sealed_and_says_so() -> None:
+def test_a_full_disk_keeps_the_stream_sealed_and_is_reported() -> None:
     import msgspec
 
     world = _running_world()
@@ -493,7 +493,7 @@ def test_a_full_disk_keeps_the_stream_sealed_and_says_so() -> None:
     assert isinstance(world.decide(), UnsealReplicas)
 
 
-def test_damage_is_mended_from_those_who_hold_the_same_while_the_stream_runs() -> None:
+def test_damage_is_repaired_from_replicas_with_the_same_data_while_the_stream_runs() -> None:
     world = _running_world(entries=3)
     statuses = world.statuses()
     hurt = statuses[NODES[1]]
@@ -513,7 +513,7 @@ def _damaged(statuses: Statuses, node: NodeID) -> Statuses:
 
 
 def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
-    """What it holds may be the only sound copy: the others are mended first, by each other or by those who left the stream."""
+    """Its data may be the only intact copy: the others are repaired first, from each other or from former replicas."""
     world = _running_world(entries=3)
     left = world.statuses()[NODES[2]]
     assert left is not None
@@ -531,7 +531,7 @@ def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
     assert next_step(world.stream(), one, former) == RepairReplica(NODES[1], (SPARE,))
 
 
-def test_a_replica_that_cannot_be_sealed_for_its_damage_is_mended_first() -> None:
+def test_a_replica_whose_damage_prevents_a_seal_is_repaired_first() -> None:
     """Law 6: damage may hide where its tail is to be cut. One that has not been asked yet is asked first."""
     world = _running_world(entries=3)
     world.crash(PRIMARY)
@@ -611,7 +611,7 @@ def test_what_left_a_stream_is_a_zombie_only_once_the_stream_runs_without_it() -
 
 
 def test_a_backup_that_is_not_open_ends_the_epoch_of_an_open_primary() -> None:
-    """It was made anew since the primary opened its connections: what the primary took never reached it."""
+    """It was rebuilt since the primary opened its connections: what the primary accepted never reached it."""
     world = _running_world(entries=1)
     world.carry_out(SealStream(""))
     _steps(world, 3)

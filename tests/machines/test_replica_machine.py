@@ -1,4 +1,4 @@
-"""The replica's state machine against its laws: the drawn transitions one by one, then any history at random."""
+"""The replica's state machine against its laws: each drawn transition, then random histories."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_write_that_ends_after_a_seal_moves_nothing() -> None:
     assert machine.durable_end == 1
 
 
-def test_a_replica_that_cannot_go_on_seals_itself_and_keeps_what_it_has() -> None:
+def test_a_replica_that_cannot_continue_seals_itself_and_keeps_what_it_has() -> None:
     """R-SEAL-6."""
     machine = running()
     written(machine, 5)
@@ -271,7 +271,7 @@ def test_a_row_of_one_epoch_is_never_committed_over_batches_of_another() -> None
         machine.commit(row(1, 7, epoch=2))
 
 
-def test_a_replica_that_was_just_made_anew_only_lacks_what_was_ordered() -> None:
+def test_a_replica_that_was_just_rebuilt_lacks_only_what_was_ordered() -> None:
     """Its stream is older than it is: rows of epochs that it never entered are no inconsistency."""
     machine = fresh()
     with pytest.raises(CommitAhead):
@@ -346,7 +346,7 @@ def test_a_sync_finds_what_a_write_left_that_outlived_its_seal() -> None:
     machine = sealing(committed=3)
     machine.reloaded(LLSN(3), LLSN(9), Epoch(2))
     assert machine.commit(row(3, 9, epoch=2)) is not None
-    machine.reloaded(LLSN(15), LLSN(15), Epoch(0))  # it began anew behind what was trimmed
+    machine.reloaded(LLSN(15), LLSN(15), Epoch(0))  # it restarted behind what was trimmed
     assert machine.committed_end == 15
     with pytest.raises(InvariantBroken):
         machine.reloaded(LLSN(14), LLSN(15), Epoch(0))

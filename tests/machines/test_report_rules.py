@@ -165,5 +165,5 @@ def test_a_page_is_whole_and_needs_nothing_else(streams: int, buckets: int) -> N
     assert text.count("prefers-color-scheme: dark") == 1
 
 
-def test_a_page_of_nothing_says_so() -> None:
+def test_an_empty_page_states_that_it_is_empty() -> None:
     assert "There are no entries." in check_page(TopicReport("t", 1, 1, 1))

@@ -67,15 +67,15 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.tail = GLSN(self.tail + 1)
         fields = (copy.client, copy.born, copy.sequence, copy.floor)
         foreseen = self.sessions.decide(copy.client, copy.born, copy.sequence)
-        verdict = self.sessions.admit(self.tail, *fields)
-        assert verdict is foreseen
-        assert self.other.admit(self.tail, *fields) is verdict
-        if verdict is ApplyDecision.APPLY:
+        decision = self.sessions.admit(self.tail, *fields)
+        assert decision is foreseen
+        assert self.other.admit(self.tail, *fields) is decision
+        if decision is ApplyDecision.APPLY:
             self.applied[copy.command] = self.applied.get(copy.command, 0) + 1
             assert copy.command not in self.given_up, "what was refused once is never applied"
-        if verdict is ApplyDecision.FORGOTTEN and copy.command not in self.applied:
+        if decision is ApplyDecision.FORGOTTEN and copy.command not in self.applied:
             self.given_up.add(copy.command)
-        if verdict is not ApplyDecision.REPEATED:
+        if decision is not ApplyDecision.REPEATED:
             self.issuers[copy.client].settle(copy.sequence)
 
     @rule(data=st.data())
@@ -120,7 +120,9 @@ def test_a_command_of_a_client_that_may_be_a_forgotten_one_is_refused() -> None:
     assert sessions.admit(GLSN(6), b"b", 4, 1, 1) is ApplyDecision.APPLY  # a is forgotten
     assert sessions.horizon == 5
     assert sessions.admit(GLSN(7), b"a", 0, 1, 1) is ApplyDecision.FORGOTTEN
-    assert sessions.admit(GLSN(8), b"c", 4, 1, 1) is ApplyDecision.FORGOTTEN, "it is new, but nobody can tell"
+    assert sessions.admit(GLSN(8), b"c", 4, 1, 1) is ApplyDecision.FORGOTTEN, (
+        "it is new, but that is no longer known"
+    )
     assert sessions.admit(GLSN(9), b"d", 5, 1, 1) is ApplyDecision.APPLY
 
 

@@ -1,4 +1,4 @@
-"""A stream's micro-batches: how far each reads, how it is cut into tasks, and from where one goes on after a restart."""
+"""A stream's micro-batches: how far each reads, how it is cut into tasks, and where it resumes after a restart."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_offset_that_fits_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "loss", "goes_on"),
+    ("now", "loss", "resumes_at"),
     [
         (TopicNow(3, 30, 40), EntriesTrimmed("orders", 17, 30), TopicOffset(3, 30)),
         (TopicNow(3, 1, 10), EntriesMissing("orders", 17, 10), TopicOffset(3, 10)),
@@ -162,13 +162,13 @@ def test_an_offset_that_fits_is_left_as_it_is() -> None:
         (None, TopicGone("orders"), None),
     ],
 )
-def test_what_was_lost_is_told_by_its_name_and_from_where_it_goes_on(
-    now: TopicNow | None, loss: Exception, goes_on: TopicOffset | None
+def test_a_loss_is_reported_by_its_kind_with_the_offset_to_resume_at(
+    now: TopicNow | None, loss: Exception, resumes_at: TopicOffset | None
 ) -> None:
     found = resume_point(AT_17, 5, {"orders": now} if now else {})
     assert [(type(one), one.args) for one in found.losses] == [(type(loss), loss.args)]
     assert "'orders'" in str(loss) and "failOnDataLoss" in str(loss) and "checkpoint" in str(loss)
-    assert found.offset.places.get("orders") == goes_on
+    assert found.offset.places.get("orders") == resumes_at
 
 
 def test_a_checkpoint_of_another_cluster_or_topic_is_refused() -> None:

@@ -52,8 +52,8 @@ def give(made: TokenMachine, epoch: int, count: int) -> GrantedTokens:
 
 
 def test_positions_follow_each_other_and_a_batch_is_never_cut() -> None:
-    """R-SEQ-1: one or more positions a request. What is left of a stripe's turn is skipped, and told, so that
-    the asker fills it."""
+    """R-SEQ-1: one or more positions per request. What is left of a stripe's turn is skipped, and reported, so
+    that the client fills it."""
     made = machine(projection(1))
     assert give(made, 1, 5) == GrantedTokens(GLSN(1))
     assert give(made, 1, 5) == GrantedTokens(GLSN(9), 3)
@@ -113,7 +113,7 @@ def test_nothing_that_was_trimmed_is_given() -> None:
 
 
 def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
-    """In a newer epoch another one may count; the tail of an old world must not be told."""
+    """In a newer epoch another sequencer may count; the tail of a stale epoch must not be returned."""
     made = machine(projection(1))
     give(made, 1, 4)
     made.apply_epochs([(TOPIC, Epoch(2)), (TopicID(9), Epoch(3))])
@@ -126,7 +126,7 @@ def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
     assert give(made, 2, 0) == GrantedTokens(GLSN(5))
 
 
-def test_an_older_view_says_nothing_and_a_topic_that_is_gone_is_forgotten() -> None:
+def test_an_older_view_is_ignored_and_a_deleted_topic_is_forgotten() -> None:
     made = machine(projection(1), projection(2))
     give(made, 2, 4)
     made.apply_view(changed(view(None, 1), topics=()))
@@ -149,7 +149,7 @@ def test_a_topic_that_comes_back_is_counted_on() -> None:
 
 
 def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
-    """Law 7: an older copy may have the topic in an epoch whose end was heard here, also while the topic was gone."""
+    """Law 7: an older copy may have the topic in an epoch whose end is known here, also while the topic was gone."""
     made = machine(projection(1))
     made.apply_view(changed(view(None, 2), topics=()))
     assert made.apply_epochs([(TOPIC, Epoch(3))])
@@ -160,7 +160,7 @@ def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
     assert give(made, 3, 1) == GrantedTokens(GLSN(20))
 
 
-def test_so_many_topics_that_are_gone_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_deleted_topics_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varlog.sequencer.token_machine.GONE_TOPICS_MAX", 2)
     made = TokenMachine(ME)
     for number in range(1, 5):
@@ -171,8 +171,8 @@ def test_so_many_topics_that_are_gone_are_remembered(monkeypatch: pytest.MonkeyP
 
 
 class World:
-    """Two sequencers over one topic. Who is replaced has no lease until it has heard of the new epoch; everything that was
-    given is written."""
+    """Two sequencers over one topic. The replaced one has no lease until it knows the new epoch; every granted
+    position is written."""
 
     def __init__(self, stripes: int) -> None:
         self.stripes = stripes
@@ -203,9 +203,7 @@ class World:
             first, skipped = self.machines[sequencer].grant(TOPIC, epoch, count)
         except NotSequencing:
             return
-        assert first + count > max(self.given, default=0), (
-            "the tail that is told is never below what was written"
-        )
+        assert first + count > max(self.given, default=0), "the returned tail is never below what was written"
         run = set(range(first - skipped, first + count))
         assert not run & self.given, "a position is given once"
         assert count == 0 or self.now.locate(first).run >= count, "a batch lies in one run"
@@ -227,7 +225,7 @@ _events = st.lists(
 def test_no_position_is_given_twice_whatever_happens(
     events: list[tuple[str, SequencerID, int, int]], stripes: int
 ) -> None:
-    """R-SEQ-1: whoever looks, hears and is named when, and whichever epoch is asked for."""
+    """R-SEQ-1: in any order of views, epochs and appointments, and whichever epoch is requested."""
     world = World(stripes)
     for what, who, back, count in events:
         if what == "next epoch":

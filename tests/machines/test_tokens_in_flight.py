@@ -40,7 +40,7 @@ def test_while_few_are_in_flight_none_is_refused_however_long_the_last_ones_took
         flight.check(0.001, 0.5)
 
 
-def test_what_is_given_up_says_nothing_of_how_long_a_batch_takes() -> None:
+def test_what_is_given_up_does_not_count_in_how_long_a_batch_takes() -> None:
     flight = TokensInFlight()
     give(flight, 1, 20)
     flight.written(GLSN(20), 2.0)

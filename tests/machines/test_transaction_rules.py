@@ -33,8 +33,8 @@ def really_clashes(command: Commit, history: KvHistory) -> bool:
 def test_none_that_clashes_is_committed_and_none_is_refused_that_does_not(
     commands: list[KvCommand], short: bool
 ) -> None:
-    """R-USE-2, at each level. Only who has a snapshot from before the horizon may be refused for nothing: and
-    is told that this is the reason."""
+    """R-USE-2, at each level. Only a transaction whose snapshot is older than the horizon may be refused
+    without a clash, and the error names that reason."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_machine, "SHORT_RANGE_KEYS", 64 if short else 0)
         machine, history = CodedKvMachine(), KvHistory()
@@ -123,7 +123,7 @@ def test_two_inserts_of_a_key_clash_under_snapshot() -> None:
     ],
 )
 def test_a_delete_whose_tombstone_is_forgotten_is_still_a_clash(footprint: Footprint) -> None:
-    """Who cannot know refuses: the key was there at the snapshot, and nothing tells of its delete any more."""
+    """What cannot be decided is refused: the key existed at the snapshot, and no record of its delete is left."""
     machine = machine_with("gone")
     machine.delete(GLSN(2), "gone")
     machine.retain(Retention(changes=0))
@@ -133,7 +133,7 @@ def test_a_delete_whose_tombstone_is_forgotten_is_still_a_clash(footprint: Footp
     assert machine.commit(GLSN(4), later) == 4
 
 
-def test_a_key_that_is_still_there_is_judged_exactly_however_old_the_snapshot_is() -> None:
+def test_an_existing_key_is_checked_exactly_however_old_the_snapshot_is() -> None:
     machine = machine_with("x", "y", "y", "y")
     machine.retain(Retention(changes=0))
     assert find_clash(machine, Footprint(SER, GLSN(1), ("x",))) is None
@@ -143,7 +143,7 @@ def test_a_key_that_is_still_there_is_judged_exactly_however_old_the_snapshot_is
 
 @given(st.lists(COMMANDS, min_size=1, max_size=20))
 def test_once_refused_always_refused(commands: list[KvCommand]) -> None:
-    """So who sees a clash in what he has applied so far need not ask the log."""
+    """So a replica that finds a clash in what it has applied so far need not consult the log."""
     machine, history = CodedKvMachine(), KvHistory()
     refused: list[Footprint] = []
     for drawn in commands:

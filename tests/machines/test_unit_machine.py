@@ -1,4 +1,4 @@
-"""The log unit's machine against its laws: what is drawn, one by one, then any history at random against a model."""
+"""The log unit's machine against its laws: each drawn transition, then random histories against a model."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_frozen_unit_answers_nobody() -> None:
     assert machine.check_rebuild(Epoch(1), empty=False, trouble="")
 
 
-def test_only_a_unit_that_cannot_go_on_is_made_anew() -> None:
+def test_only_a_unit_that_cannot_continue_is_rebuilt() -> None:
     assert not fresh().check_rebuild(Epoch(3), empty=True, trouble="")
     assert serving().check_rebuild(Epoch(1), empty=False, trouble="it is damaged")
     with pytest.raises(PreconditionFailed):

@@ -55,22 +55,22 @@ def test_rows_of_all_replicas_add_up_to_the_order_however_they_are_cut(
 ) -> None:
     rows = _order(lengths)
     newest = rows[-1][1].glsn_end - 1
-    told = []
+    reported = []
     for node in (1, 2, 3):
         for stream in {stream for stream, _ in rows}:
             own = [row for found, row in rows if found == stream]
-            # The last replica tells everything; the others as far as they have got, and cut elsewhere.
+            # The last replica reports everything; the others as far as they have got, and cut elsewhere.
             if node < 3:
                 own = own[: data.draw(st.integers(0, len(own)))]
                 own = [
                     part for row in own for part in (_halves(row, data.draw(st.integers(0, row.count - 1))))
                 ]
-            told.append(ReportedRange(NodeID(node), stream, tuple(own)))
+            reported.append(ReportedRange(NodeID(node), stream, tuple(own)))
     ends = {
         stream: LLSN(1 + sum(1 for glsn, at in _entries(rows).items() if at[0] == stream and glsn < begin))
         for stream in {stream for stream, _ in rows}
     }
-    joined = join(GLSN(begin), GLSN(newest), ends, told)
+    joined = join(GLSN(begin), GLSN(newest), ends, reported)
     assert joined.is_whole
     expected = {glsn: at for glsn, at in _entries(rows).items() if glsn >= begin}
     assert _entries([(found.log_stream, found.row) for found in joined.taken]) == expected
@@ -81,17 +81,17 @@ def _halves(row: CommitRow, at: int) -> list[CommitRow]:
 
 
 @given(ORDERS, st.data())
-def test_a_position_that_nobody_tells_is_said_to_be_missing(
+def test_a_position_that_no_replica_reports_is_missing(
     lengths: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     rows = _order(lengths)
     newest = rows[-1][1].glsn_end - 1
     gone = data.draw(st.integers(0, len(rows) - 1))
     stream, lost = rows[gone]
-    # Whoever lost it lost everything of its stream that came after as well.
+    # A replica that lost it also lost everything of its stream that came after.
     left = [(found, row) for number, (found, row) in enumerate(rows) if found != stream or number < gone]
-    told = [ReportedRange(NodeID(1), found, (row,)) for found, row in left]
-    joined = join(GLSN(1), GLSN(newest), {}, told)
+    reported = [ReportedRange(NodeID(1), found, (row,)) for found, row in left]
+    joined = join(GLSN(1), GLSN(newest), {}, reported)
     assert not joined.is_whole
     missing = {glsn for begin, end in joined.missing for glsn in range(begin, end)}
     assert missing == set(_entries(rows)) - set(_entries(left))
@@ -106,25 +106,25 @@ def test_what_is_known_to_exist_and_no_node_holds_is_missing() -> None:
 def test_one_entry_at_two_positions_is_a_conflict() -> None:
     one = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
     other = CommitRow(4, GLSN(7), GLSN(4), GLSN(6), LLSN(3), 2, Epoch(1))
-    told = [
+    reported = [
         ReportedRange(NodeID(1), LogStreamID(1), (one,)),
         ReportedRange(NodeID(2), LogStreamID(1), (other,)),
     ]
-    joined = join(GLSN(5), GLSN(7), {LogStreamID(1): LLSN(3)}, told)
+    joined = join(GLSN(5), GLSN(7), {LogStreamID(1): LLSN(3)}, reported)
     assert any("entry 3" in conflict for conflict in joined.conflicts)
 
 
 def test_one_position_in_two_streams_is_a_conflict() -> None:
     row = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
-    told = [
+    reported = [
         ReportedRange(NodeID(1), LogStreamID(1), (row,)),
         ReportedRange(NodeID(2), LogStreamID(2), (row,)),
     ]
-    joined = join(GLSN(5), GLSN(6), {}, told)
+    joined = join(GLSN(5), GLSN(6), {}, reported)
     assert any("twice" in conflict for conflict in joined.conflicts)
 
 
-def test_entries_that_do_not_go_on_where_the_repository_ended_are_a_conflict() -> None:
+def test_entries_that_do_not_continue_where_the_repository_ended_are_a_conflict() -> None:
     row = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
     joined = join(
         GLSN(5), GLSN(6), {LogStreamID(1): LLSN(2)}, [ReportedRange(NodeID(1), LogStreamID(1), (row,))]

@@ -50,7 +50,7 @@ def test_rows_that_keep_their_positions_name_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "options", "told"),
+    ("fields", "options", "message"),
     [
         ([("a", "int"), ("b", "string")], {}, r"columns are \(a int, b string\).*to_json\(struct"),
         ([("data", "int")], {}, r"column 'data' is int.*CAST"),
@@ -71,9 +71,9 @@ def test_rows_that_keep_their_positions_name_them() -> None:
     ],
 )
 def test_other_columns_are_refused_with_a_remedy(
-    fields: list[tuple[str, str]], options: dict[str, str], told: str
+    fields: list[tuple[str, str]], options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         input_columns(fields, **options)  # type: ignore[arg-type]
 
 
@@ -104,7 +104,7 @@ def test_a_write_is_committed_when_every_task_has_reported() -> None:
         committed_write([write, other])
 
 
-def test_a_failed_write_says_how_it_is_completed() -> None:
+def test_a_failed_write_names_how_to_complete_it() -> None:
     assert "writer 'w', batch 3" in left_behind("t", Write("w", 3, kept=True), stream=False)
     assert "this one had none" in left_behind("t", Write("w", 3, kept=False), stream=False)
     assert "same checkpoint" in left_behind("t", None, stream=True)

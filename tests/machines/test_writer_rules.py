@@ -1,4 +1,4 @@
-"""Named writers: whoever begins a batch, and however often, is told the same; only what is over is forgotten."""
+"""Named writers: every begin of a batch returns the same record; only finished writers are forgotten."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def record(members: Members, name: str = "job") -> NamedWriter | None:
     return members.writers.get(ORDERS, name)
 
 
-def test_the_first_to_begin_decides_and_everyone_after_is_told_the_same() -> None:
+def test_the_first_begin_decides_and_every_later_one_gets_the_same_record() -> None:
     members = begun(topics(), tail=10, streams=STREAMS[:1], kept=True, time_us=5)
-    again, told = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99), time_us=9)
+    again, writer = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99), time_us=9)
     assert again is members
-    assert told == NamedWriter(ORDERS, "job", 0, GLSN(10), STREAMS[:1], False, True, 5)
+    assert writer == NamedWriter(ORDERS, "job", 0, GLSN(10), STREAMS[:1], False, True, 5)
 
 
-def test_a_finished_batch_is_told_to_be_finished() -> None:
+def test_a_finished_batch_is_reported_as_finished() -> None:
     members = ended(begun(topics()), time_us=8)
-    _, told = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99))
-    assert told.finished and told.updated_us == 8
+    _, writer = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99))
+    assert writer.finished and writer.updated_us == 8
 
 
 @pytest.mark.parametrize("finish", [True, False])
-def test_a_newer_batch_begins_anew_whether_the_older_was_finished_or_not(finish: bool) -> None:
+def test_a_newer_batch_replaces_the_record_whether_the_older_was_finished_or_not(finish: bool) -> None:
     members = begun(topics(), 3)
     members = ended(members, 3) if finish else members
     found = record(begun(members, 7, tail=50, streams=STREAMS[1:]))
@@ -75,8 +75,8 @@ def test_ending_again_and_ending_late_change_nothing() -> None:
     members = ended(begun(topics(), 3), 3)
     assert ended(members, 3) is members
     newer = begun(members, 4)
-    again, told = named_rules.end_write(newer, ORDERS, "job", 3)
-    assert again is newer and (told.batch, told.finished) == (4, False)
+    again, writer = named_rules.end_write(newer, ORDERS, "job", 3)
+    assert again is newer and (writer.batch, writer.finished) == (4, False)
 
 
 def test_nothing_ends_that_was_not_begun() -> None:
@@ -117,7 +117,7 @@ def test_writers_make_no_new_view_and_leave_with_their_topic() -> None:
     assert len(rules.unregister_topic(members, BILLS).writers) == 1
 
 
-def test_a_forgotten_writer_begins_anew() -> None:
+def test_a_forgotten_writer_starts_over() -> None:
     members = begun(topics(), 7)
     assert named_rules.forget_writer(members, BILLS, "job") is members
     found = record(begun(named_rules.forget_writer(members, ORDERS, "job"), 0, tail=77))
@@ -133,12 +133,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few")
 def test_of_those_that_are_over_the_newest_are_remembered() -> None:
     members = ended(begun(topics(), name="kept", kept=True), name="kept", time_us=1)
-    members = begun(members, name="under way", time_us=1)
+    members = begun(members, name="in progress", time_us=1)
     for number in range(10):
         members = ended(begun(members, name=f"job {number}"), name=f"job {number}", time_us=100 - number)
     over = sorted(found.name for found in members.writers if found.finished and not found.kept)
     assert over == ["job 0", "job 1", "job 9"]  # the newest by their clocks, and the last one that came
-    assert record(members, "kept") and record(members, "under way")
+    assert record(members, "kept") and record(members, "in progress")
 
 
 @pytest.mark.usefixtures("few")
@@ -159,10 +159,10 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) -> None:
+def test_one_batch_has_one_record_forever(steps: list[tuple[str, int, int]]) -> None:
     """Whatever is asked in whatever order: while a writer is remembered, no batch of it is begun in two ways."""
     members = topics()
-    told: dict[int, tuple[int, tuple[int, ...]]] = {}
+    returned: dict[int, tuple[int, tuple[int, ...]]] = {}
     finished: set[int] = set()
     newest = -1
     for kind, batch, tail in steps:
@@ -172,7 +172,10 @@ def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) ->
                     members, ORDERS, "job", batch, STREAMS[: 1 + tail % 2], GLSN(tail)
                 )
                 assert batch >= newest and found.batch == batch
-                assert told.setdefault(batch, (found.begin, found.streams)) == (found.begin, found.streams)
+                assert returned.setdefault(batch, (found.begin, found.streams)) == (
+                    found.begin,
+                    found.streams,
+                )
                 assert found.finished == (batch in finished)
                 newest = batch
             elif kind == "end":
@@ -182,6 +185,6 @@ def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) ->
                     finished.add(batch)
             else:
                 members = named_rules.forget_writer(members, ORDERS, "job")
-                told, finished, newest = {}, set(), -1
+                returned, finished, newest = {}, set(), -1
         except PreconditionFailed:
             assert (kind == "begin" and batch < newest) or (kind == "end" and batch > newest)

@@ -69,7 +69,7 @@ def test_nobody_answers_for_a_stream_so_there_is_no_next_projection() -> None:
         _next(_first(A, B), {LS: _answers(0, C)}, Wish(join={LS: (C,)}))
 
 
-def test_the_slow_tail_is_the_largest_position_that_anybody_has() -> None:
+def test_the_slow_tail_is_the_largest_position_that_any_unit_has() -> None:
     """R-SEQ-2: also of one who is accused."""
     now = _first(A, B)
     sealed = {LS: {A: Answer(LLSN(9)), B: Answer(LLSN(3))}}
