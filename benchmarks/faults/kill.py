@@ -255,7 +255,7 @@ async def _projection(supervisor: Supervisor) -> Projection:
 def sealing_s(events: Sequence[Event], ready_us: int) -> float | None:
     """From the first sign of the fault, a silent node or a stream to be sealed, to the last step before the node was back."""
     until_us = _returned_us(events, ready_us)
-    signs = [event for event in events if event.log_stream or event.kind is EventKind.NODE_SILENT]
+    signs = [event for event in events if event.log_stream or event.kind is EventKind.NODE_UNREACHABLE]
     steps = [event.time_us for event in signs if until_us is None or event.time_us < until_us]
     return (steps[-1] - steps[0]) / 1e6 if steps else None
 

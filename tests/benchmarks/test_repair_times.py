@@ -12,7 +12,7 @@ MS = 1000
 
 def test_a_repair_with_a_silent_node_has_two_parts() -> None:
     events = [
-        Event(EventKind.NODE_SILENT, 100 * MS),
+        Event(EventKind.NODE_UNREACHABLE, 100 * MS),
         Event(EventKind.SEAL_STREAM, 101 * MS, ONE),
         Event(EventKind.SEAL_REPLICAS, 104 * MS, ONE),
         Event(EventKind.SEAL_REPLICAS, 106 * MS, ONE, failure="no answer"),
@@ -39,5 +39,5 @@ def test_a_node_that_was_back_before_its_heartbeat_counts_from_the_first_step_af
 
 def test_nothing_done_took_no_time_that_can_be_told() -> None:
     assert (sealing_s([], 0), reopening_s([], 0)) == (None, None)
-    silent = [Event(EventKind.NODE_SILENT, 100 * MS)]
+    silent = [Event(EventKind.NODE_UNREACHABLE, 100 * MS)]
     assert reopening_s(silent, 200 * MS) is None

@@ -1,4 +1,4 @@
-"""What people see of sequenced topics: epochs, chains, who is away, NO REDUNDANCY, the sequencer, leases."""
+"""What people see of sequenced topics: epochs, chains, members out of sync, NO REDUNDANCY, the sequencer, leases."""
 
 from __future__ import annotations
 
@@ -89,11 +89,15 @@ def text(*found: Any) -> str:
     return out.getvalue()
 
 
-def test_a_node_of_a_chain_is_head_middle_tail_or_away() -> None:
+def test_a_node_of_a_chain_is_head_middle_tail_or_out_of_sync() -> None:
     chain = Chain(LS, NODES)
     assert [role(chain, node) for node in NODES] == ["head", "middle", "tail"]
-    assert [role(Chain(LS, NODES[:1], NODES[1:]), node) for node in NODES] == ["only", "away", "away"]
-    assert role(None, 1) == role(chain, 9) == "no member yet"
+    assert [role(Chain(LS, NODES[:1], NODES[1:]), node) for node in NODES] == [
+        "only",
+        "out_of_sync",
+        "out_of_sync",
+    ]
+    assert role(None, 1) == role(chain, 9) == "no_member_yet"
 
 
 def test_status_shows_epoch_sequencer_and_chain() -> None:
@@ -106,10 +110,10 @@ def test_status_shows_epoch_sequencer_and_chain() -> None:
 def test_one_copy_left_is_told_loudly() -> None:
     """R-SEQ-10: it goes on with one replica, and says so."""
     assert thin_lines(ALONE) == [
-        "NO REDUNDANCY: log stream 3 has one copy left, on node 2; away: 1, 3",
+        "NO REDUNDANCY: log stream 3 has one copy left, on node 2; out of sync: 1, 3",
     ]
     assert "running, NO REDUNDANCY" in text(chains_table(ALONE, ALONE.view.streams))
-    assert "2:serves  1:away  3:away" in text(*parts(ALONE))
+    assert "2:serves  1:out of sync  3:out of sync" in text(*parts(ALONE))
     assert status_json(ALONE)["no_redundancy"] == [3] and status_json(WHOLE)["no_redundancy"] == []
     assert thin_lines(WHOLE) == [] and thin_lines(ALONE, TopicID(8)) == []
 
@@ -127,7 +131,7 @@ def test_a_member_says_why_it_does_not_serve_as_it_should() -> None:
             one.view.streams,
         )
     )
-    assert "1:away (in epoch 3; filled from 3, 50 %)" in told
+    assert "1:out of sync (in epoch 3; filled from 3, 50 %)" in told
     assert "2:serves (disk full)" in told
     assert "3:serves (no lease; 4 entries damaged)" in told
 

@@ -53,7 +53,7 @@ def _seen() -> ClusterStatus:
             NodeHealth(NodeID(2), False, None, 130.0),
         ),
         (TopicMark(TOPIC, GLSN(100), GLSN(0)),),
-        (Event(EventKind.NODE_AWAY, 0, LogStreamID(LS), reason="storage node 2 does not answer"),),
+        (Event(EventKind.WAITING_FOR_NODE, 0, LogStreamID(LS), reason="storage node 2 does not answer"),),
         (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(LS), reason="it had to"),),
         (NodeID(1),),
     )
@@ -67,10 +67,10 @@ def _text(*found: Any) -> str:
     return out.getvalue()
 
 
-def test_nodes_are_shown_alive_full_suspected_or_away() -> None:
+def test_nodes_are_shown_alive_full_suspected_or_unreachable() -> None:
     told = _text(nodes_table(_seen()))
     assert "alive, disk full, suspected by a client" in told
-    assert "away 2 min" in told
+    assert "unreachable 2 min" in told
     assert f"1 of {STATUS.streams_max}" in told
 
 
@@ -127,7 +127,7 @@ def test_a_watch_tells_one_json_line_a_look_goes_on_over_failures_and_ends_clean
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [set(line) == {"error"} for line in lines] == [False, True, False]
     [wait] = lines[0]["waits"]
-    assert (wait["kind"], wait["log_stream"]) == ("node_away", LS)
+    assert (wait["kind"], wait["log_stream"]) == ("waiting_for_node", LS)
 
 
 def test_a_watch_for_people_shows_the_tables_and_what_failed(
@@ -135,7 +135,7 @@ def test_a_watch_for_people_shows_the_tables_and_what_failed(
 ) -> None:
     _watch(monkeypatch, json_=False)
     told = capsys.readouterr().out
-    assert told.count("away 2 min") == 2
+    assert told.count("unreachable 2 min") == 2
     assert "no answer: the manager gave no answer" in told
 
 

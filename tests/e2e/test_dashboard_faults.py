@@ -65,12 +65,12 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
 
             supervisor.kill("vsn-2", restart=False)
             await page.wait_health("bad")
-            await page.wait("#health", text="Node 2 is away")
-            await page.wait("th[data-node='2'][data-state='away'] .away", text="away")
+            await page.wait("#health", text="Node 2 is unreachable")
+            await page.wait("th[data-node='2'][data-state='unreachable'] .condition", text="unreachable")
             await page.wait_count(".replica[data-node='2'][data-state='missing']", 2)
             await page.wait("tr[data-stream='1'][data-state='sealed']")
             await page.wait("#events .now li", text="node 2 does not answer")
-            assert (await page.page.title()).startswith("● varlog: Node 2 is away")
+            assert (await page.page.title()).startswith("● varlog: Node 2 is unreachable")
             # Existing entries can still be read.
             await page.page.fill("#position", "1")
             await page.page.keyboard.press("Enter")
@@ -144,7 +144,7 @@ def test_a_stopped_topic_shows_with_its_reason_and_its_remedy(tmp_path: Path) ->
                 await page.wait("#health", text=f"Topic {COMMITTED} is STOPPED: ")
                 await page.wait("#health", text=f"varlog topic adopt-order {COMMITTED}")
                 assert (await page.page.title()).startswith(f"● varlog: Topic {COMMITTED} is STOPPED")
-                await page.wait("#problems li", text="Node 3 is away")
+                await page.wait("#problems li", text="Node 3 is unreachable")
                 await page.wait("#topology .topic-row[data-stopped]", text="STOPPED")
                 await page.wait("#topics .stopped", text="knows")
                 assert await page.text("#topics .stopped code") == f"varlog topic adopt-order {COMMITTED}"
@@ -199,7 +199,7 @@ def test_what_the_page_shows_of_slow_nodes_evidence_and_foreign_data_is_text(tmp
             await page.wait(
                 "#problems li[data-level='note']", text="Node 1 has data of another cluster: 2 replicas"
             )
-            await page.wait("th[data-node='1'][data-state='slow'] .away", text="slow 83.2 ms")
+            await page.wait("th[data-node='1'][data-state='slow'] .condition", text="slow 83.2 ms")
             await page.wait(".replica[data-state='frozen'] .remark", text="evidence")
             await page.picture("dashboard-words")
             assert await page.look("document.querySelectorAll('img').length") == 0

@@ -29,7 +29,7 @@ CHANCE = {
     r"etcd Version: \d+\.\d+\.\d+": "etcd Version: N",
     r"log stream \d, LLSN \d( to \d)?": "log stream N, LLSN N",
     r'"log_stream":\d,"glsn":3,"llsn":\d': '"log_stream":N,"glsn":3,"llsn":N',
-    r"\baway( \d+ (s|min))?": "away",
+    r"\bunreachable( \d+ (s|min))?": "unreachable",
     r"\d of 1000 \d+ B": "N of 1000 N B",
     r"\d orders running \d+ \d+( \d:running){2}": "N orders running",
     r"\b[0-9a-f]{12,16}\b": "ID",

@@ -182,7 +182,7 @@ def test_a_node_that_stays_away_is_replaced(tmp_path: Path) -> None:
         cluster.supervisor.kill(process_of(gone), restart=False)
         await cluster.wait_status(
             lambda seen: all(
-                gone not in chain.members and not chain.away
+                gone not in chain.members and not chain.out_of_sync
                 for projection in seen.view.projections
                 for chain in projection.chains
             )

@@ -62,7 +62,7 @@ def test_d2b_the_manager_takes_no_step_against_a_replica_that_knows_more_than_th
     statuses = {NodeID(1): _status(ReplicaState.SEALED, 5), NodeID(2): witness, NodeID(3): witness}
     for inputs in (
         RepairInputs(),
-        RepairInputs(spares=(NodeID(4),), away_s={NodeID(2): 1e6}, replace_after_s=1.0),
+        RepairInputs(spares=(NodeID(4),), unusable_s={NodeID(2): 1e6}, replace_after_s=1.0),
     ):
         step = next_step(STREAM, statuses, inputs)
         assert isinstance(step, NoStep), step

@@ -142,12 +142,12 @@ class World:
         }
 
     def decide(self) -> Step:
-        away_s = {node: 99.0 if node in self.given_up else 1.0 for node in self.down}
+        unusable_s = {node: 99.0 if node in self.given_up else 1.0 for node in self.down}
         spares = tuple(node for node in EVERYWHERE if node not in self.down)
         return next_step(
             self.stream(),
             self.statuses(),
-            RepairInputs(spares, away_s, 30.0, self.move, primary=self.primary),
+            RepairInputs(spares, unusable_s, 30.0, self.move, primary=self.primary),
         )
 
     def zombies(self) -> list[Zombie]:

@@ -58,14 +58,14 @@ def _sync(state: SyncState, source: NodeID, rebuild: bool = False) -> SyncStatus
 
 def _case(
     nodes: tuple[NodeID, ...],
-    away: tuple[NodeID, ...] = (),
+    out_of_sync: tuple[NodeID, ...] = (),
     *,
     units: dict[NodeID, UnitStatus] | None = None,
     alive: tuple[NodeID, ...] = NODES,
     inputs: TopicRepairInputs = ALONE,
 ) -> TopicCondition:
     """A topic with one stream, in epoch 3; every member has a unit unless `units` says otherwise."""
-    chain = Chain(LS, nodes, away)
+    chain = Chain(LS, nodes, out_of_sync)
     projection = Projection(
         TOPIC.topic, Epoch(3), GLSN(10), (Range(GLSN(1), (Stripe(LS),)),), (chain,), SEQUENCER
     )
@@ -198,7 +198,7 @@ def test_a_dead_node_is_left_out_even_for_a_poor_one() -> None:
 
 def test_nothing_is_sealed_while_nobody_could_answer_for_a_stream() -> None:
     decided = plan(_case((A, B), (C,), alive=(C, D)))
-    assert decided.change is None and _kind(decided.steps[LS]) is EventKind.NODE_AWAY
+    assert decided.change is None and _kind(decided.steps[LS]) is EventKind.WAITING_FOR_NODE
 
 
 def test_another_sequencer_is_taken_only_if_there_is_one() -> None:
@@ -258,10 +258,10 @@ def test_a_unit_is_not_emptied_while_no_node_of_the_chain_is_sound() -> None:
 
 def test_one_that_stays_away_is_replaced_by_one_that_is_filled_first() -> None:
     """R-REG-6."""
-    inputs = but(ALONE, away_s={A: 31.0}, spares=(D, E))
+    inputs = but(ALONE, unreachable_s={A: 31.0}, spares=(D, E))
     members = {B: _unit(B), C: _unit(C)}
     alive = (B, C, D, E)
-    early = plan(_case((B, C), (A,), units=members, alive=alive, inputs=but(inputs, away_s={A: 29.0})))
+    early = plan(_case((B, C), (A,), units=members, alive=alive, inputs=but(inputs, unreachable_s={A: 29.0})))
     assert isinstance(early.steps[LS], NoStep) and not early.wanted
     made = plan(_case((B, C), (A,), units=members, alive=alive, inputs=inputs))
     assert made.steps[LS] == CreateReplica(D) and made.wanted == {(LS, D)}
@@ -297,7 +297,7 @@ def test_a_replacement_node_takes_the_place_of_the_old_one_in_all_streams_of_its
         projection=projection,
         streams=(*one.streams, LogStream(second, TOPIC.topic, (C, B, A))),
         units={**one.units, second: begun},
-        inputs=but(ALONE, away_s={A: 31.0}, spares=(D, E)),
+        inputs=but(ALONE, unreachable_s={A: 31.0}, spares=(D, E)),
     )
     assert plan(case).wanted == {(LS, D), (second, E)}
     grouped = but(case, topic=changed(TOPIC, grouping=Grouping.NODE))
@@ -331,7 +331,10 @@ class World:
         }
         spares = tuple(node for node in self.spares if node in self.alive)
         inputs = TopicRepairInputs(
-            sequencers=(SEQUENCER,), spares=spares, away_s=dict.fromkeys(self.lost, 99.0), ahead_s=AHEAD_S
+            sequencers=(SEQUENCER,),
+            spares=spares,
+            unreachable_s=dict.fromkeys(self.lost, 99.0),
+            ahead_s=AHEAD_S,
         )
         return TopicCondition(TOPIC, self.projection, streams, frozenset(self.alive), units, inputs)
 
@@ -424,7 +427,7 @@ def test_from_anywhere_every_chain_becomes_as_full_as_it_can(world: World) -> No
         return  # the only copy of a stream is damaged or away: only a returning node can help
     for chain in world.projection.chains:
         assert len(chain.members) == members[chain.log_stream]
-        waits = [node for node in chain.away if node in world.alive]
+        waits = [node for node in chain.out_of_sync if node in world.alive]
         assert not waits, (chain, decided.steps)
         assert all(world._sound(chain.log_stream, node) for node in chain.nodes), chain
         assert not any(node in world.lost for node in chain.members), "a node that stays away is replaced"

@@ -153,8 +153,8 @@ class Reconfigurations(RuleBasedStateMachine):
             new = next((node for node in NODES if node not in chain.members), None)
             if replace and new is not None:
                 joining[chain.log_stream], leaving[chain.log_stream] = (new,), (chain.members[0],)
-            elif chain.away:
-                joining[chain.log_stream] = chain.away
+            elif chain.out_of_sync:
+                joining[chain.log_stream] = chain.out_of_sync
             for node in joining.get(chain.log_stream, ()):
                 self.units[chain.log_stream, node] = Unit()
         return joining, leaving

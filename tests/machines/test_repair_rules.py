@@ -307,7 +307,7 @@ def test_a_sealed_stream_waits_for_the_silent_node_and_reports_for_how_long() ->
     world = _running_world(entries=2)
     world.crash(NODES[1])
     assert _steps(world) == [SealStream, SealReplicas]
-    assert _waits_for(world.decide()) == (EventKind.NODE_AWAY, 2)
+    assert _waits_for(world.decide()) == (EventKind.WAITING_FOR_NODE, 2)
     assert world.replicas[PRIMARY].state is ReplicaState.SEALED
 
 
@@ -344,7 +344,7 @@ def test_a_node_that_stays_away_is_kept_where_nobody_else_is_complete_or_has_roo
     world.restart(SPARE, 0)
     world.crash(PRIMARY)
     world.crash(NODES[2])
-    assert _waits_for(world.decide()) == (EventKind.NODE_AWAY, 1)
+    assert _waits_for(world.decide()) == (EventKind.WAITING_FOR_NODE, 1)
     world.given_up[PRIMARY] = None
     assert "no other replica is complete" in str(world.decide())
 
@@ -538,7 +538,7 @@ def test_a_replica_whose_damage_prevents_a_seal_is_repaired_first() -> None:
     assert _steps(world, 1) == [SealStream]
     hurt = _damaged(world.statuses(), NODES[1])
     assert isinstance(next_step(world.stream(), hurt), SealReplicas)
-    refused = RepairInputs(away_s={NODES[1]: 0.1})
+    refused = RepairInputs(unusable_s={NODES[1]: 0.1})
     assert isinstance(next_step(world.stream(), hurt, refused), SealReplicas), "the other one is not sealed"
     world.carry_out(SealReplicas((NODES[2],), world.stream().epoch, world.stream().sealed_end))
     rest = _damaged(world.statuses(), NODES[1])

@@ -134,7 +134,7 @@ class SequencedCluster(SimCluster):
         if len(projection.chains) != streams:
             return f"{len(projection.chains)} chains, not {streams}"
         for chain in projection.chains:
-            if chain.away or len(chain.nodes) != self.replicas:
+            if chain.out_of_sync or len(chain.nodes) != self.replicas:
                 return f"{chain}"
             for node in chain.nodes:
                 units = statuses[node].units if node in statuses else ()

@@ -27,7 +27,7 @@ def test_a_sentence_names_nodes_and_cause() -> None:
 
 
 def test_a_wait_is_its_reason_and_says_if_one_copy_is_left() -> None:
-    wait = step_event(NoStep(EventKind.NODE_AWAY, "storage node 2 does not answer", NodeID(2)))
+    wait = step_event(NoStep(EventKind.WAITING_FOR_NODE, "storage node 2 does not answer", NodeID(2)))
     alone = msgspec.structs.replace(wait, one_copy=True)
     assert sentence(wait) == "storage node 2 does not answer"
     assert sentence(alone) == "NO REDUNDANCY, one copy is left: storage node 2 does not answer"

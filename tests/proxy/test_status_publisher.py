@@ -89,8 +89,8 @@ def seen() -> ClusterStatus:
             NodeHealth(THREE, False, None, 12.5),
         ),
         (TopicMark(ORDERS.topic, GLSN(100), GLSN(2)), TopicMark(FAST.topic, GLSN(20), GLSN(0))),
-        (Event(EventKind.NODE_AWAY, 0, COMMITTED, node=THREE, reason="waits for storage node 3"),),
-        (Event(EventKind.NODE_SILENT, 1_700_000_001_000_000, node=THREE, reason="no answer"),),
+        (Event(EventKind.WAITING_FOR_NODE, 0, COMMITTED, node=THREE, reason="waits for storage node 3"),),
+        (Event(EventKind.NODE_UNREACHABLE, 1_700_000_001_000_000, node=THREE, reason="no answer"),),
         (THREE,),
         (NamedReader(ORDERS.topic, "spark:daily", GLSN(90), 1_700_000_004_000_000),),
     )
@@ -102,7 +102,7 @@ def document() -> StatusOut:
 
 def test_a_node_that_is_away_says_nothing_of_itself() -> None:
     away = document().nodes[2]
-    assert (away.alive, away.away_s, away.suspected) == (False, 12.5, True)
+    assert (away.alive, away.unreachable_s, away.suspected) == (False, 12.5, True)
     assert (away.stored_bytes, away.replica_count, away.leased, away.started_at) == (None, None, None, None)
     there = document().nodes[0]
     assert (there.alive, there.stored_bytes, there.replica_count, there.leased) == (True, 1_500, 2, True)
@@ -115,7 +115,7 @@ def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far
         "waits for storage node 3",
         100,
     )
-    assert stream.waiting_kind == "node_away"
+    assert stream.waiting_kind == "waiting_for_node"
     assert (stream.replica_count, stream.replicas_alive) == (3, 2)
     first, second, third = stream.replicas
     assert (first.role, first.state, first.lag_entries, first.high_watermark) == (
@@ -135,8 +135,8 @@ def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
     assert stream.no_redundancy and stream.ordering == "sequenced"
     assert [(one.node, one.role, one.state) for one in stream.replicas] == [
         (1, "only", "serves"),
-        (2, "away", "away"),
-        (3, "away", "missing"),
+        (2, "out_of_sync", "out_of_sync"),
+        (3, "out_of_sync", "missing"),
     ]
     assert not document().log_streams[0].no_redundancy
 
@@ -146,7 +146,7 @@ def test_readers_lag_behind_the_newest_entry_and_events_have_a_time() -> None:
     assert (reader.topic, reader.kind, reader.lag_entries, reader.age_s) == ("orders", "spark", 10, 6.0)
     [event] = document().events
     assert (event.time, event.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
-    assert (event.kind, event.node) == ("node_silent", THREE)
+    assert (event.kind, event.node) == ("node_unreachable", THREE)
     assert event.message == "storage node 3 does not answer: no answer"
 
 

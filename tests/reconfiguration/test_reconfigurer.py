@@ -134,7 +134,7 @@ def test_one_that_hangs_is_waited_for_only_so_long_and_is_not_called_sealed() ->
     fakes = Fakes({A: 5, B: 5, C: 5})
     fakes.deaf, fakes.dead = {A}, {C}
     projection = _reconfigure(fakes, _chain(A, B, C))
-    assert (projection.chains[0].nodes, projection.chains[0].away) == ((B,), (A, C))
+    assert (projection.chains[0].nodes, projection.chains[0].out_of_sync) == ((B,), (A, C))
     assert fakes.proposed[0].sealed == ((LS, (B,)),)
 
 
@@ -234,7 +234,7 @@ def test_units_compared_without_a_member_stay_unverified_until_the_projection_wi
     fakes.unproven, fakes.dead = {A, C}, {B}
     fakes.syncs = {A: [SyncState.COMPLETE], C: [SyncState.COMPLETE]}
     projection = _reconfigure(fakes, _chain(A, B, C), Wish(lost={LS: (B,)}))
-    assert (projection.chains[0].nodes, projection.chains[0].away) == ((A, C), (B,))
+    assert (projection.chains[0].nodes, projection.chains[0].out_of_sync) == ((A, C), (B,))
     syncs = [request for _, request in fakes.asked if isinstance(request, m.SyncUnit)]
     assert len(syncs) == 2 and not any(request.proves for request in syncs)
 

@@ -40,7 +40,7 @@ def test_a_topic_begins_with_those_who_were_sealed_and_the_others_are_away() -> 
     """R-SEQ-12."""
     begun = first_projection(TopicID(1), GLSN(7), 4, {LS: (A, B, C)}, {LS: _answers(0, A, C)}, ONE)
     assert (begun.epoch, begun.begin, begun.first) == (1, 7, 7)
-    assert (begun.chains[0].nodes, begun.chains[0].away) == ((A, C), (B,))
+    assert (begun.chains[0].nodes, begun.chains[0].out_of_sync) == ((A, C), (B,))
     with pytest.raises(Unavailable):
         first_projection(TopicID(1), GLSN(1), 4, {LS: (A, B)}, {LS: {}}, ONE)
 
@@ -51,7 +51,7 @@ def test_head_middle_or_tail_is_left_out_and_the_others_keep_their_order(gone: N
     left = [node for node in (A, B, C) if node != gone]
     projection = _next(_first(A, B, C), {LS: _answers(5, *left)})
     assert (projection.epoch, projection.begin) == (2, 6)
-    assert (projection.chains[0].nodes, projection.chains[0].away) == (tuple(left), (gone,))
+    assert (projection.chains[0].nodes, projection.chains[0].out_of_sync) == (tuple(left), (gone,))
     assert thin(projection) == ()
 
 
@@ -95,16 +95,16 @@ def test_accused_and_troubled_ones_serve_only_where_there_is_no_other() -> None:
 def test_who_joins_comes_behind_the_tail() -> None:
     now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
     joined = _next(now, {LS: _answers(5, A, B, C)}, Wish(join={LS: (A,)}))
-    assert (joined.chains[0].nodes, joined.chains[0].away) == ((B, C, A), ())
+    assert (joined.chains[0].nodes, joined.chains[0].out_of_sync) == ((B, C, A), ())
 
 
 def test_one_replaces_another_in_one_step_also_the_only_one() -> None:
     now = _first(A, B)
     wish = Wish(join={LS: (D,)}, leave={LS: (A,)})
     chain = _next(now, {LS: _answers(5, A, B, D)}, wish).chains[0]
-    assert (chain.nodes, chain.away) == ((B, D), ())
+    assert (chain.nodes, chain.out_of_sync) == ((B, D), ())
     alone = _next(_first(A), {LS: _answers(5, A, D)}, wish).chains[0]
-    assert (alone.nodes, alone.away) == ((D,), ())
+    assert (alone.nodes, alone.out_of_sync) == ((D,), ())
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_one_replaces_another_in_one_step_also_the_only_one() -> None:
 )
 def test_nobody_leaves_for_one_who_could_not_come(answers: dict[NodeID, Answer]) -> None:
     chain = _next(_first(A, B), {LS: answers}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
-    assert (chain.nodes, chain.away) == ((A, B), ())
+    assert (chain.nodes, chain.out_of_sync) == ((A, B), ())
 
 
 def test_one_who_is_away_and_replaced_is_no_member_any_more() -> None:
     now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
     chain = _next(now, {LS: _answers(5, B, C, D)}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
-    assert (chain.nodes, chain.away) == ((B, C, D), ())
+    assert (chain.nodes, chain.out_of_sync) == ((B, C, D), ())
 
 
 def test_a_new_stream_takes_turns_from_the_next_position_on() -> None:
@@ -126,7 +126,7 @@ def test_a_new_stream_takes_turns_from_the_next_position_on() -> None:
     now = _first(A, B, stripe_size=2)
     sealed = {LS: _answers(5, A, B), OTHER: _answers(0, B, C)}
     grown = _next(now, sealed, Wish(streams={OTHER: (C, B, D)}))
-    assert (grown.chain(OTHER).nodes, grown.chain(OTHER).away) == ((C, B), (D,))
+    assert (grown.chain(OTHER).nodes, grown.chain(OTHER).out_of_sync) == ((C, B), (D,))
     assert [grown.locate(GLSN(glsn))[:2] for glsn in range(5, 11)] == [
         (LS, 5),
         (LS, 6),
@@ -145,7 +145,7 @@ def test_a_stream_that_came_in_meanwhile_is_not_taken_in_twice() -> None:
 def test_a_new_stream_whose_unit_holds_something_is_not_served_from_it() -> None:
     sealed = {LS: _answers(5, A), OTHER: {B: Answer(LLSN(3)), C: Answer(LLSN(0))}}
     chain = _next(_first(A), sealed, Wish(streams={OTHER: (B, C)})).chain(OTHER)
-    assert (chain.nodes, chain.away) == ((C,), (B,))
+    assert (chain.nodes, chain.out_of_sync) == ((C,), (B,))
 
 
 def test_a_new_stream_of_which_nobody_answers_waits_and_keeps_nobody_waiting() -> None:
@@ -167,7 +167,7 @@ def test_a_unit_restored_and_not_compared_since_is_no_answer() -> None:
     """A disk that went back in time lacks what was acknowledged, and looks sound."""
     restored = {A: Answer(LLSN(3), unverified=True)}
     kept = _next(_first(A, B, C), {LS: {**restored, **_answers(5, B, C)}}).chains[0]
-    assert (kept.nodes, kept.away) == ((B, C), (A,))
+    assert (kept.nodes, kept.out_of_sync) == ((B, C), (A,))
     with pytest.raises(Unavailable, match="may hold newer entries"):
         _next(_first(A, B, C), {LS: restored})
     full = {**restored, B: Answer(LLSN(5), "its disk is full")}

@@ -223,7 +223,15 @@ MESSAGES: list[Message] = [
             VIEW,
             (NodeHealth(NodeID(1), True, STATUS), NodeHealth(NodeID(2), False, None, 2.5)),
             (MARK,),
-            (Event(EventKind.NODE_AWAY, 0, LogStreamID(5), node=NodeID(2), reason="node 2 is away"),),
+            (
+                Event(
+                    EventKind.WAITING_FOR_NODE,
+                    0,
+                    LogStreamID(5),
+                    node=NodeID(2),
+                    reason="node 2 is unreachable",
+                ),
+            ),
             (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(5)),),
             (NodeID(2),),
             (READER,),

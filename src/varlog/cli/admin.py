@@ -158,7 +158,8 @@ def sync_stream(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Copy missing entries to a replica of a sealed log stream, or to a log unit that is away, and wait until it is complete.
+    """Copy missing entries to a replica of a sealed log stream, or to a log unit that is out of sync, and wait until it
+    is complete.
 
     The manager does this automatically."""
     found = run(_sync_stream(target(cluster, data), log_stream, number))

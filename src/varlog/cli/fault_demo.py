@@ -255,7 +255,7 @@ def _node_text(health: NodeHealth, view: ClusterView) -> str:
     ]
     chains = {chain.log_stream: chain for projection in view.projections for chain in projection.chains}
     units = [
-        f"stream {one.log_stream} {role(chains.get(one.log_stream), health.node)}"
+        f"stream {one.log_stream} {role(chains.get(one.log_stream), health.node).replace('_', ' ')}"
         for one in health.status.units
     ]
     return "  ".join(replicas + units)

@@ -230,12 +230,15 @@ def start_vmc(
     ] = 0.5,
     node_timeout: Annotated[
         float,
-        typer.Option(min=0.01, help="Time without an answer after which a node counts as away, seconds."),
+        typer.Option(
+            min=0.01, help="Time without an answer after which a node counts as unreachable, seconds."
+        ),
     ] = 0.5,
     replace_after: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Time after which the replicas of a node that stays away are replaced, seconds."
+            min=0.0,
+            help="Time after which the replicas of a node that stays unreachable are replaced, seconds.",
         ),
     ] = 30.0,
     zombie_grace: Annotated[

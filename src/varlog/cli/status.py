@@ -189,7 +189,8 @@ def nodes_table(seen: ClusterStatus) -> Table:
 
 def _node_text(health: NodeHealth | None, *, suspected: bool) -> str:
     if health is None or not health.alive:
-        return f"away {_span(health.away_s)}" if health is not None and health.away_s else "away"
+        silent_s = health.unreachable_s if health is not None else 0.0
+        return f"unreachable {_span(silent_s)}" if silent_s else "unreachable"
     said = ["alive"]
     status = health.status
     if status is not None:
@@ -437,9 +438,9 @@ def chains_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
 
 def member_text(seen: ClusterStatus, found: LogStream, number: int) -> str:
     chain, status = chain_of(seen.view, found), unit_statuses(seen, found)[number]
-    away = chain is None or number not in chain.nodes
+    serves = chain is not None and number in chain.nodes
     if status is None:
-        return f"{number}:{'away' if away and chain is not None else 'missing'}"
+        return f"{number}:{'missing' if serves or chain is None else 'out of sync'}"
     said = []
     if not node_statuses(seen)[number].leased:
         said.append("no lease")
@@ -453,7 +454,7 @@ def member_text(seen: ClusterStatus, found: LogStream, number: int) -> str:
         said.append("disk full")
     elif status.trouble:
         said.append(status.trouble)
-    state = "away" if away else "serves"
+    state = "serves" if serves else "out of sync"
     return f"{number}:{state}" + (f" ({'; '.join(said)})" if said else "")
 
 
@@ -465,7 +466,7 @@ def thin_lines(seen: ClusterStatus, topic: int | None = None) -> list[str]:
     """Log streams with one copy left, of one topic or of all."""
     return [
         f"{NO_REDUNDANCY}: log stream {chain.log_stream} has one copy left, on node {chain.head}; "
-        f"away: {', '.join(map(str, chain.away))}"
+        f"out of sync: {', '.join(map(str, chain.out_of_sync))}"
         for projection in seen.view.projections
         for chain in projection.chains
         if chain.has_one_copy and topic in (None, projection.topic)
@@ -481,7 +482,7 @@ def units_table(seen: ClusterStatus, streams: Sequence[LogStream]) -> Table:
     for found in streams:
         chain = chain_of(seen.view, found)
         for number, status in unit_statuses(seen, found).items():
-            what = (found.log_stream, found.state, number, role(chain, number))
+            what = (found.log_stream, found.state, number, role(chain, number).replace("_", " "))
             if status is None:
                 rows.append((*what, "silent", "?", "?", "?", "?", "?"))
                 continue

@@ -80,7 +80,7 @@ def chain_of(view: ClusterView, found: LogStream) -> Chain | None:
 
 
 def unit_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, UnitStatus | None]:
-    """What each member's node said of its log unit, in the order of the chain, those that are away last; None where it did
+    """What each member's node said of its log unit, in the order of the chain, those that are out of sync last; None where it did
     not."""
     said = node_statuses(seen)
     chain = chain_of(seen.view, found)
@@ -95,9 +95,9 @@ def unit_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, UnitStatus
 def role(chain: Chain | None, node: int) -> str:
     """head, middle and tail; `only` is both."""
     if chain is None or node not in chain.members:
-        return "no member yet"
-    if node in chain.away:
-        return "away"
+        return "no_member_yet"
+    if node in chain.out_of_sync:
+        return "out_of_sync"
     if len(chain.nodes) == 1:
         return "only"
     if node == chain.head:
@@ -106,9 +106,10 @@ def role(chain: Chain | None, node: int) -> str:
 
 
 def chain_is_whole(seen: ClusterStatus, found: LogStream) -> bool:
-    """Nobody is away, every unit says that it serves in the projection's epoch, and the sequencer is the one that is there."""
+    """No member is out of sync, every unit says that it serves in the projection's epoch, and the sequencer is the one
+    that is there."""
     projection, chain = seen.view.projection(found.topic), chain_of(seen.view, found)
-    if projection is None or chain is None or chain.away:
+    if projection is None or chain is None or chain.out_of_sync:
         return False
     if projection.sequencer not in seen.view.sequencers:
         return False

@@ -329,7 +329,7 @@ class ReplicaAdmin:
         return sentence(activity) if activity is not None else ""
 
     async def _sync_unit(self, snapshot: Snapshot, stream: LogStream, node: NodeID) -> Message:
-        """Only a unit that is away can be behind its chain; the repair loop then lets it join."""
+        """Only a unit that is out of sync can be behind its chain; the repair loop then lets it join."""
         projection = snapshot.view.projection(stream.topic)
         if projection is None or node not in snapshot.nodes:
             raise PreconditionFailed(

@@ -11,9 +11,10 @@ from varlog.model.ids import ClusterID
 class ManagerConfig:
     """`nodes`: addresses that the manager registers when it starts. `replicas`, `streams`: the defaults of a new topic.
 
-    A node counts as away while it refuses connections, or does not answer within `node_timeout_s`: with the defaults a node that
-    hangs is detected within a second. A node that stays away for `replace_after_s` is replaced if another has room. An unregistered
-    replica is removed after `zombie_grace_s`. A node whose disk has been slow for `slow_after_s` loses its primaries.
+    A node counts as unreachable while it refuses connections, or does not answer within `node_timeout_s`: with the
+    defaults a node that hangs is detected within a second. A node that stays unreachable for `replace_after_s` is
+    replaced if another has room. An unregistered replica is removed after `zombie_grace_s`. A node whose disk has been
+    slow for `slow_after_s` loses its primaries.
     """
 
     cluster: ClusterID

@@ -1,4 +1,4 @@
-"""Heartbeat: polls each storage node; one that stays silent is away (R-SEAL-2).
+"""Heartbeat: polls each storage node; one that stays silent is unreachable (R-SEAL-2).
 
 A round waits for the nodes that answered the last time. The others are probed in the background, so that they do not delay the
 repair of streams without them.
@@ -22,7 +22,7 @@ from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# Between two probes of a node that is away.
+# Between two probes of a node that is unreachable.
 PROBE_S: Final = 0.1
 # If a timeout is noticed this much of its length too late, this process itself was paused.
 LATE: Final = 0.1
@@ -50,12 +50,12 @@ class Heartbeat:
         # Silent nodes that are probed in the background, as they are registered now.
         self._probed: dict[NodeID, StorageNode] = {}
 
-    def away_s(self) -> dict[NodeID, float]:
+    def unreachable_s(self) -> dict[NodeID, float]:
         """How long each silent node has been silent."""
         now = asyncio.get_running_loop().time()
         return {node: now - since for node, since in self._silent_since.items()}
 
-    def why_away(self) -> dict[NodeID, str]:
+    def unreachable_reasons(self) -> dict[NodeID, str]:
         """The error of the newest request to each of them."""
         return {node: self._why[node] for node in self._silent_since}
 
@@ -86,7 +86,7 @@ class Heartbeat:
             if node.node not in self._silent_since:
                 self._silent_since[node.node] = asyncio.get_running_loop().time()
                 self._events.record(
-                    Event(EventKind.NODE_SILENT, node=node.node, address=node.address, reason=str(error))
+                    Event(EventKind.NODE_UNREACHABLE, node=node.node, address=node.address, reason=str(error))
                 )
             return None
 

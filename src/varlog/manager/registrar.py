@@ -193,7 +193,7 @@ def _may_be_back(snapshot: Snapshot) -> bool:
     """A registered node did not answer in this round, and has not been away for long; or it is back since, and its status is not
     known yet."""
     return any(
-        snapshot.away_s.get(known.node, 0.0) < NODES_TIMEOUT_S
+        snapshot.unreachable_s.get(known.node, 0.0) < NODES_TIMEOUT_S
         for known in snapshot.view.nodes
         if known.node not in snapshot.nodes
     )

@@ -138,7 +138,9 @@ class RepairLoop:
             self._check_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
             await self._sequenced_repair.poll_sequencers(seen.view)
-            snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
+            snapshot = Snapshot(
+                seen, nodes, self._heartbeat.unreachable_s(), self._heartbeat.unreachable_reasons()
+            )
             self._end_moves(snapshot)
             unsettled = self._decide(snapshot) | self._sequenced_repair.decide(snapshot)
             self.view = seen.view
@@ -157,7 +159,7 @@ class RepairLoop:
             stream = snapshot.view.stream(log_stream)
             if stream is not None and not snapshot.is_sequenced(stream):
                 continue
-            lost = snapshot.away_s.get(move.new, 0.0) >= self._config.replace_after_s
+            lost = snapshot.unreachable_s.get(move.new, 0.0) >= self._config.replace_after_s
             if stream is None or move.old not in stream.replicas or move.new in stream.replicas or lost:
                 del self.moves[log_stream]
 
@@ -188,17 +190,19 @@ class RepairLoop:
 
     def _around(self, snapshot: Snapshot, stream: LogStream) -> RepairInputs:
         move = self.moves.get(stream.log_stream)
-        away_s = {node: snapshot.away_s[node] for node in stream.replicas if node in snapshot.away_s}
+        unusable_s = {
+            node: snapshot.unreachable_s[node] for node in stream.replicas if node in snapshot.unreachable_s
+        }
         for node, refused_s in self._runner.refused_s(stream).items():
-            away_s[node] = max(refused_s, away_s.get(node, 0.0))
+            unusable_s[node] = max(refused_s, unusable_s.get(node, 0.0))
         # Computed only where a replica is to be placed: it needs all streams.
-        spares = snapshot.spares() if away_s else ()
+        spares = snapshot.spares() if unusable_s else ()
         found = snapshot.found(stream.log_stream)
         former = {node: replica for node, replica in found.items() if node not in stream.replicas}
         topic = snapshot.view.topic(stream.topic)
         stopped = topic.stopped if topic is not None else ""
         primary = self._slow.primary_for(stream, asyncio.get_running_loop().time())
-        return RepairInputs(spares, away_s, self._config.replace_after_s, move, former, stopped, primary)
+        return RepairInputs(spares, unusable_s, self._config.replace_after_s, move, former, stopped, primary)
 
     def _wait_for(self, stream: LogStream, step: NoStep) -> None:
         if step == RUNNING:

@@ -22,14 +22,14 @@ class Snapshot:
         self,
         seen: GetViewReply,
         nodes: Mapping[NodeID, NodeStatus],
-        away_s: Mapping[NodeID, float],
-        why_away: Mapping[NodeID, str] | None = None,
+        unreachable_s: Mapping[NodeID, float],
+        unreachable_reasons: Mapping[NodeID, str] | None = None,
     ) -> None:
         self.view = seen.view
         self.suspects = seen.suspects
         self.nodes = nodes
-        self.away_s = away_s
-        self.why_away = why_away or {}
+        self.unreachable_s = unreachable_s
+        self.unreachable_reasons = unreachable_reasons or {}
         self.complaints = seen.complaints
         self.repository_corrupt_frames = seen.corrupt_frames
         self._next_log_stream = seen.next_log_stream

@@ -55,8 +55,8 @@ class StatusService:
                 node.node,
                 node.node in snapshot.nodes,
                 snapshot.nodes.get(node.node),
-                snapshot.away_s.get(node.node, 0.0),
-                snapshot.why_away.get(node.node, ""),
+                snapshot.unreachable_s.get(node.node, 0.0),
+                snapshot.unreachable_reasons.get(node.node, ""),
             )
             for node in snapshot.view.nodes
         )

@@ -117,7 +117,7 @@ class LogStream(msgspec.Struct, frozen=True):
     newest seal: what every replica must hold, and nothing more, before the stream runs again. `sealed_by_admin`: sealed by an
     operator, and sealed until an operator unseals it.
 
-    Of a sequenced topic: `replicas` are all members of its chain, also those that are away; it runs once a projection has it.
+    Of a sequenced topic: `replicas` are all members of its chain, also those out of sync; it runs once a projection has it.
     """
 
     log_stream: LogStreamID

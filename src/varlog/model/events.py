@@ -22,9 +22,9 @@ class EventKind(StrEnum):
     """The values are on the wire and in JSON: they never change their meaning, and none is used again."""
 
     # --- what the manager saw ---
-    NODE_SILENT = "node_silent"
+    NODE_UNREACHABLE = "node_unreachable"
     NODE_RETURNED = "node_returned"
-    SEQUENCER_SILENT = "sequencer_silent"
+    SEQUENCER_UNREACHABLE = "sequencer_unreachable"
     SEQUENCER_RETURNED = "sequencer_returned"
     REPOSITORY_CHANGED = "repository_changed"
     FOREIGN_REPLICA_KEPT = "foreign_replica_kept"
@@ -52,7 +52,7 @@ class EventKind(StrEnum):
     TOPIC_STOPPED = "topic_stopped"
     CONTRADICTION = "contradiction"
     STALE_VIEW = "stale_view"
-    NODE_AWAY = "node_away"
+    WAITING_FOR_NODE = "waiting_for_node"
     NO_SOURCE = "no_source"
     DISK_FULL = "disk_full"
     SYNCING = "syncing"
@@ -76,8 +76,8 @@ class EventKind(StrEnum):
 # What an operator should know about.
 WARNINGS: Final = frozenset(
     {
-        EventKind.NODE_SILENT,
-        EventKind.SEQUENCER_SILENT,
+        EventKind.NODE_UNREACHABLE,
+        EventKind.SEQUENCER_UNREACHABLE,
         EventKind.REPOSITORY_CHANGED,
         EventKind.ONE_COPY_LEFT,
     }
@@ -119,11 +119,11 @@ def _action(event: Event) -> str:
     """Empty where the reason is the whole sentence, as it is of all that is waited for."""
     node, reason = event.node, event.reason
     match event.kind:
-        case EventKind.NODE_SILENT:
+        case EventKind.NODE_UNREACHABLE:
             return f"storage node {node} does not answer: {reason}"
         case EventKind.NODE_RETURNED:
             return f"storage node {node} answers again"
-        case EventKind.SEQUENCER_SILENT:
+        case EventKind.SEQUENCER_UNREACHABLE:
             return f"the sequencer at {event.address} does not answer: {reason}"
         case EventKind.SEQUENCER_RETURNED:
             return f"the sequencer at {event.address} answers again"
@@ -138,7 +138,7 @@ def _action(event: Event) -> str:
                 "did the repository lose its metadata, or does the replica belong to another cluster?"
             )
         case EventKind.ONE_COPY_LEFT:
-            return f"NO REDUNDANCY: node {node} has the only copy; away: {_list(event.nodes)}"
+            return f"NO REDUNDANCY: node {node} has the only copy; out of sync: {_list(event.nodes)}"
         case EventKind.COPIES_RESTORED:
             return f"has {event.count} copies again"
         case EventKind.EPOCH_STARTED:

@@ -57,15 +57,15 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """The nodes of a log stream, head first: written in this order, read from the last. `away` belong to it, and are neither
-    written nor read until they have been filled and included by a later projection."""
+    """The nodes of a log stream, head first: written in this order, read from the last. `out_of_sync` are
+    members that are neither written nor read until they have been filled and a later projection includes them."""
 
     log_stream: LogStreamID
     nodes: tuple[NodeID, ...]
-    away: tuple[NodeID, ...] = ()
+    out_of_sync: tuple[NodeID, ...] = ()
 
     def __post_init__(self) -> None:
-        members = (*self.nodes, *self.away)
+        members = (*self.nodes, *self.out_of_sync)
         if not self.nodes or len(dict.fromkeys(members)) != len(members):
             raise ValueError(f"a chain has at least one node, and none twice: {self}")
 
@@ -79,12 +79,12 @@ class Chain(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> tuple[NodeID, ...]:
-        return (*self.nodes, *self.away)
+        return (*self.nodes, *self.out_of_sync)
 
     @property
     def has_one_copy(self) -> bool:
         """It had more once: what it holds exists nowhere else now."""
-        return len(self.nodes) == 1 and bool(self.away)
+        return len(self.nodes) == 1 and bool(self.out_of_sync)
 
 
 class StripePosition(NamedTuple):

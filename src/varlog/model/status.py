@@ -170,13 +170,13 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class NodeHealth(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A storage node as the manager sees it. `away_s`: for how long it has not answered, or not with an answer that
+    """A storage node as the manager sees it. `unreachable_s`: for how long it has not answered, or not with an answer that
     counts; `why`: how the last request failed."""
 
     node: NodeID
     alive: bool
     status: NodeStatus | None
-    away_s: float = 0.0
+    unreachable_s: float = 0.0
     why: str = ""
 
 

@@ -86,10 +86,10 @@ def _nodes(status: StatusOut) -> Iterator[Metric]:
         [((str(one.node), one.address), one.alive) for one in nodes],
     )
     yield _gauge(
-        "varlog_node_away_seconds",
+        "varlog_node_unreachable_seconds",
         "How long it has not answered, 0 while it does.",
         labels,
-        [((str(one.node), one.address), one.away_s) for one in nodes],
+        [((str(one.node), one.address), one.unreachable_s) for one in nodes],
     )
     yield _gauge(
         "varlog_node_stored_bytes",

@@ -152,7 +152,7 @@ def _nodes(seen: ClusterStatus, rates: ClusterRates | None) -> list[NodeOut]:
                 node=known.node,
                 address=known.address,
                 alive=found.alive,
-                away_s=round(found.away_s, 3),
+                unreachable_s=round(found.unreachable_s, 3),
                 suspected=known.node in seen.suspects,
                 leased=said.leased if said is not None and said.units else None,
                 disk_full=any(one.full for one in held),
@@ -281,7 +281,7 @@ def _units(seen: ClusterStatus, found: LogStream) -> list[ReplicaOut]:
 def _unit_state(said: UnitStatus | None, *, serves: bool) -> str:
     if said is None:
         return "missing"
-    return "serves" if serves else "away"
+    return "serves" if serves else "out_of_sync"
 
 
 def _copy(

@@ -147,17 +147,17 @@ class Rates(_Answer):
 
 
 class NodeOut(_Answer):
-    """A storage node. `away_s`: how long it has not answered; `reason`: why it counts as away. `suspected`: a client could not use
-    it lately. `leased`: it may answer for its log units (sequenced topics); null where it has none, or does not answer.
-    `stored_bytes`, `replica_count`, `replicas_max`, `started_at` and the rates are null where it does not answer.
-    `write_latency_ms`: the mean time of a write with its sync in the last seconds, null where there were too few; `slow`: it takes
-    several times as long as those of the other nodes. `foreign_log_streams`: log streams whose data on this node belong to another
-    cluster."""
+    """A storage node. `unreachable_s`: how long it has not answered; `reason`: why it counts as unreachable.
+    `suspected`: a client could not use it lately. `leased`: it may answer for its log units (sequenced topics); null
+    where it has none, or does not answer. `stored_bytes`, `replica_count`, `replicas_max`, `started_at` and the rates
+    are null where it does not answer. `write_latency_ms`: the mean time of a write with its sync in the last seconds,
+    null where there were too few; `slow`: it takes several times as long as those of the other nodes.
+    `foreign_log_streams`: log streams whose data on this node belong to another cluster."""
 
     node: int
     address: str
     alive: bool
-    away_s: float
+    unreachable_s: float
     suspected: bool
     leased: bool | None
     disk_full: bool
@@ -203,11 +203,12 @@ class SyncOut(_Answer):
 
 
 class ReplicaOut(_Answer):
-    """One replica of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member
-    yet`. `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not
-    answer, or does not have it. `lag_entries`: how far its newest LLSN is behind that of the furthest replica. Watermarks are
-    positions (GLSN) of the topic, null for sequenced ones. `evidence`: how it contradicts the metadata repository, empty where it
-    does not; nothing rebuilds, cuts or removes such a replica."""
+    """One replica of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only,
+    out_of_sync or no_member_yet. `state`: running, sealing, sealed or frozen; of a sequenced topic serves or
+    out_of_sync; `missing` where its node does not answer, or does not have it. `lag_entries`: how far its newest LLSN
+    is behind that of the furthest replica. Watermarks are positions (GLSN) of the topic, null for sequenced ones.
+    `evidence`: how it contradicts the metadata repository, empty where it does not; nothing rebuilds, cuts or removes
+    such a replica."""
 
     node: int
     role: str

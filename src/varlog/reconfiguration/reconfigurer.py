@@ -171,7 +171,7 @@ class Reconfigurer:
                     "NO REDUNDANCY: this log stream has one copy left",
                     log_stream=chain.log_stream,
                     node=chain.head,
-                    away=list(chain.away),
+                    out_of_sync=list(chain.out_of_sync),
                 )
             )
         return taken

@@ -133,8 +133,8 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
     # No node leaves for one that could not join: the stream would have a copy too few, unnoticed.
     leave = wish.leave.get(chain.log_stream, ()) if all(node in serving for node in asked) else ()
     nodes = [node for node in serving if node not in leave] or serving
-    away = tuple(node for node in chain.members if node not in nodes and node not in leave)
-    return Chain(chain.log_stream, tuple(nodes), away)
+    out_of_sync = tuple(node for node in chain.members if node not in nodes and node not in leave)
+    return Chain(chain.log_stream, tuple(nodes), out_of_sync)
 
 
 def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> list[NodeID]:

@@ -141,7 +141,7 @@ def test_a_dead_node_is_done_without_and_the_same_append_goes_on(dead: int) -> N
             assert (await log.append(b"b")).glsn == 2
             assert cluster.projection.epoch == 2
             chain = cluster.projection.chains[0]
-            assert chain.nodes == tuple(n for n in (1, 2, 3) if n != dead) and chain.away == (dead,)
+            assert chain.nodes == tuple(n for n in (1, 2, 3) if n != dead) and chain.out_of_sync == (dead,)
             for node in chain.nodes:
                 assert data(cluster, node) == [b"a", b"b"]
 

@@ -79,7 +79,7 @@ async def lose_the_sequencer(cluster: TcpCluster, load: Load) -> None:
 async def wait_whole(cluster: TcpCluster) -> None:
     """Until every chain has all its nodes again."""
     async with asyncio.timeout(TIMEOUT_S), aio.admin(cluster.repository.address) as admin:
-        while any(chain.away for found in (await admin.view()).projections for chain in found.chains):
+        while any(chain.out_of_sync for found in (await admin.view()).projections for chain in found.chains):
             await asyncio.sleep(0.05)
 
 

@@ -376,12 +376,12 @@ def test_a_broken_connection_wakes_the_manager_at_once_and_a_silent_node_holds_n
         reply = await cluster.ask(messages.GetClusterStatus())
         assert isinstance(reply, messages.GetClusterStatusReply)
         status = reply.status
-        assert [(node.alive, node.away_s > 0) for node in status.nodes] == [
+        assert [(node.alive, node.unreachable_s > 0) for node in status.nodes] == [
             (True, False),
             (False, True),
             (True, False),
         ]
-        assert any((event.kind, event.node) == (EventKind.NODE_SILENT, 2) for event in status.events)
+        assert any((event.kind, event.node) == (EventKind.NODE_UNREACHABLE, 2) for event in status.events)
         await cluster.nodes[2].start()
 
     run(story, heartbeat_s=30.0)

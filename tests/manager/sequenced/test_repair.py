@@ -53,7 +53,7 @@ def test_a_dead_node_is_left_out_at_once_and_comes_back_behind_the_tail() -> Non
         for number in range(20):
             await cluster.append(f"meanwhile {number}".encode())
         chain = (await cluster.projection()).chains[0]
-        assert (chain.nodes, chain.away) == (tuple(others), (head,))
+        assert (chain.nodes, chain.out_of_sync) == (tuple(others), (head,))
         cluster.nodes[head].boot()
         await cluster.wait_whole()
         assert (await cluster.projection()).chains[0].nodes == (*others, head)
@@ -300,7 +300,7 @@ def test_a_node_without_a_lease_is_left_out_and_comes_back() -> None:
         now = asyncio.get_running_loop().time()
         cluster.network.cut_off(f"sn{chain.head}", "mr", until=now + 15.0)
         await asyncio.sleep(5)
-        assert chain.head in (await cluster.projection()).chains[0].away
+        assert chain.head in (await cluster.projection()).chains[0].out_of_sync
         await cluster.append(b"meanwhile")
         await cluster.wait_whole()
         await cluster.check_written()

@@ -18,13 +18,13 @@ Statuses = Mapping[NodeID, ReplicaStatus | None]
 
 @dataclass(frozen=True, slots=True)
 class RepairInputs:
-    """`spares`: living nodes with room, best first. `away_s`: how long nodes have been unusable for the stream; they are replaced
-    after `replace_after_s`. `move`: an operator's request. `former`: replicas left on nodes where it is no longer registered.
-    `stopped`: why its topic is stopped; empty if it is not. `primary`: the node that is to be the primary instead of a slow
-    one."""
+    """`spares`: living nodes with room, best first. `unusable_s`: how long nodes have been unusable for the stream;
+    they are replaced after `replace_after_s`. `move`: an operator's request. `former`: replicas left on nodes where it
+    is no longer registered. `stopped`: why its topic is stopped; empty if it is not. `primary`: the node that is to be
+    the primary instead of a slow one."""
 
     spares: tuple[NodeID, ...] = ()
-    away_s: Mapping[NodeID, float] = field(default_factory=dict)
+    unusable_s: Mapping[NodeID, float] = field(default_factory=dict)
     replace_after_s: float = 30.0
     move: Move | None = None
     former: Mapping[NodeID, ReplicaStatus] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class RepairInputs:
     primary: NodeID | None = None
 
     def is_lost(self, node: NodeID) -> bool:
-        return self.away_s.get(node, 0.0) >= self.replace_after_s
+        return self.unusable_s.get(node, 0.0) >= self.replace_after_s
 
 
 ALONE = RepairInputs()

@@ -113,7 +113,7 @@ def _change_primary(case: StreamCondition) -> ReplaceReplica | None:
 
 def _repair_before_seal(case: StreamCondition, ready: tuple[NodeID, ...]) -> Step | None:
     """All replicas left to be sealed refused it and are damaged: the damage may hide where the tail is to be cut."""
-    stuck = [node for node in ready if case.known[node].damage and case.inputs.away_s.get(node, 0.0) > 0]
+    stuck = [node for node in ready if case.known[node].damage and case.inputs.unusable_s.get(node, 0.0) > 0]
     return repair_damage(case) if ready and len(stuck) == len(ready) else None
 
 
@@ -158,7 +158,7 @@ def _wait(case: StreamCondition) -> NoStep | None:
 def _hindrance(case: StreamCondition, node: NodeID) -> NoStep | None:
     stream = case.stream
     if node not in case.statuses:
-        return NoStep(EventKind.NODE_AWAY, f"{case.absence(node)}{_prospect(case, node)}", node)
+        return NoStep(EventKind.WAITING_FOR_NODE, f"{case.absence(node)}{_prospect(case, node)}", node)
     if (status := case.known.get(node)) is None:
         return NoStep(
             EventKind.NO_SOURCE, f"{case.absence(node)}, and no replica is complete that could fill one", node
@@ -218,7 +218,7 @@ def _unseal(case: StreamCondition) -> Step:
 def refill(case: StreamCondition) -> Step | None:
     """The next step for a replica that is missing, frozen or behind. One that refused lately comes last: it must not delay the
     others."""
-    for node in sorted(case.stream.replicas, key=lambda node: case.inputs.away_s.get(node, 0.0) > 0):
+    for node in sorted(case.stream.replicas, key=lambda node: case.inputs.unusable_s.get(node, 0.0) > 0):
         if node in case.statuses and (step := _refill(case, node)) is not None:
             return step
     return None

@@ -27,14 +27,15 @@ JOIN_LAG_ENTRIES: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRepairInputs:
-    """`spares`: living nodes with room, best first. `away_s`: how long nodes have not answered; `useless_s`: how long a node has
-    been of no use to a stream, though it answers. `unleased_s`: how long nodes that answer have had no lease. `ahead_s`: how long
-    units have been in a newer epoch than the projection. `sequencers`: those that may assign positions now. `moves`: requests of
-    operators. `making`: more log streams are being created now. `resting`: filled units that could not join lately. `stuck`: units
-    that refused to be filled. `unheard_s`: how long members of chains have not reported their units, or only failures."""
+    """`spares`: living nodes with room, best first. `unreachable_s`: how long nodes have not answered; `useless_s`: how
+    long a node has been of no use to a stream, though it answers. `unleased_s`: how long nodes that answer have had no
+    lease. `ahead_s`: how long units have been in a newer epoch than the projection. `sequencers`: those that may assign
+    positions now. `moves`: requests of operators. `making`: more log streams are being created now. `resting`: filled
+    units that could not join lately. `stuck`: units that refused to be filled. `unheard_s`: how long members of chains
+    have not reported their units, or only failures."""
 
     spares: tuple[NodeID, ...] = ()
-    away_s: Mapping[NodeID, float] = field(default_factory=dict)
+    unreachable_s: Mapping[NodeID, float] = field(default_factory=dict)
     useless_s: Mapping[tuple[LogStreamID, NodeID], float] = field(default_factory=dict)
     unleased_s: Mapping[NodeID, float] = field(default_factory=dict)
     ahead_s: float = 0.0
@@ -132,12 +133,12 @@ class TopicCondition:
     def is_lost(self, log_stream: LogStreamID, node: NodeID) -> bool:
         """It has been of no use for so long that it is to be replaced."""
         inputs = self.inputs
-        away_s = max(
-            inputs.away_s.get(node, 0.0),
+        unreachable_s = max(
+            inputs.unreachable_s.get(node, 0.0),
             inputs.useless_s.get((log_stream, node), 0.0),
             inputs.unleased_s.get(node, 0.0),
         )
-        return away_s >= inputs.replace_after_s
+        return unreachable_s >= inputs.replace_after_s
 
     def lag(self, chain: Chain, node: NodeID) -> int:
         """How many entries the tail is ahead of a unit, by their newest LLSNs."""

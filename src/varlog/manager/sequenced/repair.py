@@ -157,8 +157,8 @@ class SequencedRepair:
         unleased = [node for node, status in snapshot.nodes.items() if status.units and not status.leased]
         inputs = TopicRepairInputs(
             # Computed only where a unit is to be placed: it needs all streams.
-            spares=snapshot.spares() if any(chain.away for chain in chains) else (),
-            away_s=snapshot.away_s,
+            spares=snapshot.spares() if any(chain.out_of_sync for chain in chains) else (),
+            unreachable_s=snapshot.unreachable_s,
             useless_s=self._useless_s(bare),
             unleased_s={node: self._for_s("unleased", node) for node in unleased},
             ahead_s=self._for_s("ahead", bare.epoch, topic) if any(map(bare.is_ahead, chains)) else 0.0,
@@ -278,7 +278,12 @@ class SequencedRepair:
             if log_stream not in self._thin:
                 self._thin[log_stream] = None
                 self._events.record(
-                    Event(EventKind.ONE_COPY_LEFT, log_stream=log_stream, node=chain.head, nodes=chain.away)
+                    Event(
+                        EventKind.ONE_COPY_LEFT,
+                        log_stream=log_stream,
+                        node=chain.head,
+                        nodes=chain.out_of_sync,
+                    )
                 )
         for chain in projection.chains:
             if chain.log_stream in self._thin and chain.log_stream not in alone:

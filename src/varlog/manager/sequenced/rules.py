@@ -184,16 +184,17 @@ def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
     return named or [stream.log_stream for stream in case.streams]
 
 
-# --- Away, and back -------------------------------------------------------------------------------------------------
+# --- Out of sync, and back -------------------------------------------------------------------------------------------------
 
 
 def _fill_chain(
     case: TopicCondition, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
 ) -> Step:
-    """The next step for a member that is away, or a new one; otherwise why there is none."""
+    """The next step for a member that is out of sync, or a new one; otherwise why there is none."""
     if not _answering(case, chain):
         return NoStep(
-            EventKind.NODE_AWAY, f"none of its nodes {list(chain.nodes)} answers: start one of them again"
+            EventKind.WAITING_FOR_NODE,
+            f"none of its nodes {list(chain.nodes)} answers: start one of them again",
         )
     if awaited := case.awaited(chain):
         return NoStep(
@@ -226,8 +227,8 @@ def _fill_chain(
         if isinstance(step, NoStep):
             waits.append(step)
     waits.extend(
-        NoStep(EventKind.NODE_AWAY, _absence(case, chain, node), node)
-        for node in chain.away
+        NoStep(EventKind.WAITING_FOR_NODE, _absence(case, chain, node), node)
+        for node in chain.out_of_sync
         if node not in case.nodes
     )
     if waits:
@@ -253,11 +254,13 @@ def _candidates(
     case: TopicCondition, chain: Chain, preferred: Counter[NodeID]
 ) -> list[tuple[NodeID, NodeID | None]]:
     """Nodes that are to join the chain, each with the one it replaces: members that answer, then replacements."""
-    found: list[tuple[NodeID, NodeID | None]] = [(node, None) for node in chain.away if node in case.nodes]
+    found: list[tuple[NodeID, NodeID | None]] = [
+        (node, None) for node in chain.out_of_sync if node in case.nodes
+    ]
     if (move := _move(case, chain)) is not None:
         found.append((move.new, move.old))
     taken = {*chain.members, *(node for node, _ in found)}
-    for node in chain.away:
+    for node in chain.out_of_sync:
         if case.is_lost(chain.log_stream, node) and (move is None or node != move.old):
             spare = _spare(case, chain.log_stream, taken, preferred)
             if spare is not None:
@@ -303,7 +306,7 @@ def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: Node
             node,
         )
     # A node requests a lease while it has a healthy unit: one whose only unit is damaged gets none, and is repaired first.
-    if node in chain.away and node in case.inputs.unleased_s and not unit.trouble:
+    if node in chain.out_of_sync and node in case.inputs.unleased_s and not unit.trouble:
         return NoStep(EventKind.NO_LEASE, f"node {node} has no lease yet", node)
     if unit.epoch > projection.epoch:
         return NoStep(
@@ -337,7 +340,7 @@ def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: Node
         )
     if case.unit(chain.log_stream, chain.tail) is None:
         return NoStep(
-            EventKind.NODE_AWAY,
+            EventKind.WAITING_FOR_NODE,
             f"node {node} is filled once the chain has a tail that answers",
             chain.tail,
             settled=False,

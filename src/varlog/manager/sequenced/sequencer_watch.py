@@ -84,4 +84,4 @@ class SequencerWatch:
     def _note_silent(self, sequencer: SequencerID, why: str) -> None:
         if sequencer not in self._silent:
             self._silent[sequencer] = None
-            self._events.record(Event(EventKind.SEQUENCER_SILENT, address=sequencer.address, reason=why))
+            self._events.record(Event(EventKind.SEQUENCER_UNREACHABLE, address=sequencer.address, reason=why))

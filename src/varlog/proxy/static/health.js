@@ -39,10 +39,10 @@ function ofNode(node) {
   const foreign = node.foreign_log_streams ?? [];
   const found = [];
   if (!node.alive) {
-    const since = node.away_s >= 1 ? ` for ${span(node.away_s)}` : "";
-    // A node that answers, and belongs elsewhere, is not simply away: the reason has the remedy.
+    const since = node.unreachable_s >= 1 ? ` for ${span(node.unreachable_s)}` : "";
+    // A node that answers, and belongs elsewhere, is not simply unreachable: the reason has the remedy.
     if (node.reason?.includes("cluster with UUID")) return [{ level: "bad", what: `Node ${node.node} is not of this cluster: ${node.reason}` }];
-    return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
+    return [{ level: "bad", what: `Node ${node.node} is unreachable${since}` }];
   }
   if (node.suspected) found.push({ level: "warn", what: `Node ${node.node} does not answer a client` });
   if (node.slow) found.push({ level: "warn", what: `Node ${node.node} is slow: its disk takes ${latency(node.write_latency_ms)} for a write` });

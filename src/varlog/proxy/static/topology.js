@@ -117,21 +117,21 @@ function makeHead({ key, node }) {
 }
 
 function makeNode(name) {
-  const parts = [h("i", { class: "glyph" }), h("b"), h("span", { class: "away" }), h("small"), h("small")];
+  const parts = [h("i", { class: "glyph" }), h("b"), h("span", { class: "condition" }), h("small"), h("small")];
   return h(name, { scope: name === "th" ? "col" : null }, ...parts);
 }
 
 function updateNode(element, node) {
-  const state = node.alive ? (node.suspected ? "suspected" : node.slow ? "slow" : "alive") : "away";
+  const state = node.alive ? (node.suspected ? "suspected" : node.slow ? "slow" : "alive") : "unreachable";
   attribute(element, "data-node", node.node);
   attribute(element, "data-state", state);
   attribute(element, "title", [node.address, ...(node.volumes ?? []), ...(node.reason ? [node.reason] : [])].join("\n"));
-  const [glyph, name, away, address, size] = element.children;
+  const [glyph, name, condition, address, size] = element.children;
   attribute(glyph, "data-state", node.alive ? "running" : "missing");
   text(name, `node ${node.node}`);
-  const since = state === "away" && node.away_s >= 1 ? ` ${span(node.away_s)}` : "";
+  const since = state === "unreachable" && node.unreachable_s >= 1 ? ` ${span(node.unreachable_s)}` : "";
   const pace = state === "slow" ? ` ${latency(node.write_latency_ms)}` : "";
-  text(away, state === "alive" ? "" : state + since + pace);
+  text(condition, state === "alive" ? "" : state + since + pace);
   text(address, node.address);
   text(size, node.alive ? `${bytes(node.stored_bytes)}, ${plural(node.replica_count ?? 0, "replica")}` : "no answer");
 }
@@ -169,14 +169,19 @@ function updateCell(cell, replica, named) {
   attribute(glyph, "data-state", replica.state);
   text(number, mark === null ? "missing" : count(mark));
   text(behind, lag > 0 ? `−${count(lag)}` : "");
-  text(role, named ? `node ${replica.node}, ${replica.role}` : replica.role);
+  text(role, named ? `node ${replica.node}, ${words(replica.role)}` : words(replica.role));
   text(remark, remarks(replica).join(", "));
   attribute(tape, "data-empty", mark === 0);
   run(tape, mark);
 }
 
+/** A role or a state as people read it. */
+function words(name) {
+  return name.replaceAll("_", " ");
+}
+
 function remarks(replica) {
-  const remark = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [replica.state];
+  const remark = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [words(replica.state)];
   if (replica.sync?.state === "in progress") remark.push(`${replica.sync.percent} % from ${replica.sync.source_node}`);
   if (replica.corrupt_entries) remark.push(`${count(replica.corrupt_entries)} damaged`);
   if (replica.disk_full) remark.push("disk full");
@@ -185,7 +190,7 @@ function remarks(replica) {
 }
 
 function described(replica) {
-  const remark = [`Node ${replica.node}, ${replica.role}, ${replica.state}`];
+  const remark = [`Node ${replica.node}, ${words(replica.role)}, ${words(replica.state)}`];
   if (replica.high_watermark !== null) remark.push(`high watermark ${count(replica.high_watermark)}`);
   if (replica.newest_llsn !== null) remark.push(`${plural(replica.newest_llsn, "entry", "entries")}, ${bytes(replica.stored_bytes)}`);
   if (replica.lag_entries) remark.push(`${count(replica.lag_entries)} behind the furthest replica`);

@@ -133,8 +133,8 @@ class AuditedTopic:
                             pass
 
     def _ask_nodes(self) -> dict[tuple[int, int], ReplicaStatus | UnitStatus]:
-        """The status of each replica of this topic; a node that does not answer is a finding, and so is one that is away from its
-        chain."""
+        """The status of each replica of this topic; a node that does not answer is a finding, and so is one that is out
+        of sync with its chain."""
         statuses: dict[tuple[int, int], ReplicaStatus | UnitStatus] = {}
         silent_nodes: dict[int, str] = {}
         for node in sorted({node for stream in self._streams for node in stream.replicas}):
@@ -147,9 +147,9 @@ class AuditedTopic:
         self._paths = {replica: status.path for replica, status in statuses.items()}
         for stream in self._streams:
             for node in stream.replicas:
-                if self._projection and node in self._projection.chain(stream.log_stream).away:
+                if self._projection and node in self._projection.chain(stream.log_stream).out_of_sync:
                     statuses.pop((stream.log_stream, node), None)
-                    silent_nodes.setdefault(node, "it is away from its chain, and not filled yet")
+                    silent_nodes.setdefault(node, "it is out of sync with its chain, and not filled yet")
                 if (stream.log_stream, node) not in statuses:
                     why = silent_nodes.get(node, "the node has no such replica")
                     self._unread(stream.log_stream, node, why)

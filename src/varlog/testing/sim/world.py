@@ -525,7 +525,7 @@ class World:
         """Whether a living manager still works on a request, or has not reached a node that runs."""
         if not host.up or not isinstance(host.service, Manager):
             return False
-        missed = host.service._repair._heartbeat.away_s()
+        missed = host.service._repair._heartbeat.unreachable_s()
         return bool(host.service._dispatcher._tasks._running) or any(
             node.up and NodeID(number) in missed for number, node in enumerate(self._nodes, 1)
         )

@@ -80,7 +80,7 @@ class SurvivorCheck:
             settled = all(self._is_settled(node, stream, projection.epoch) for node in chain.nodes)
             return (
                 settled
-                and not chain.away
+                and not chain.out_of_sync
                 and any(
                     self._has_chain(self._nodes[node], stream)
                     for node in chain.nodes

@@ -49,7 +49,7 @@ def what_is_wrong_with_chains(status: ClusterStatus, replicas: int) -> str:
                 return f"log stream {stream.log_stream} is in no projection yet: {waits.get(stream.log_stream, '')}"
         for chain in projection.chains:
             why = waits.get(chain.log_stream, "")
-            if chain.away or len(chain.nodes) < replicas:
+            if chain.out_of_sync or len(chain.nodes) < replicas:
                 return f"{chain} is not full: {why}"
             for node in chain.nodes:
                 unit = units.pop((node, chain.log_stream), None)

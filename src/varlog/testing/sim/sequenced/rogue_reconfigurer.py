@@ -96,7 +96,7 @@ class RogueReconfigurer:
         return frozenset(self._rng.sample(nodes, self._rng.randint(0, len(nodes))))
 
     def _join(self, now: Projection) -> dict[LogStreamID, tuple[NodeID, ...]]:
-        """Some who are away, whether they have been filled or not: they are, before they join."""
+        """Some members that are out of sync, whether they have been filled or not: they are, before they join."""
         if self._rng.random() < 0.5:
             return {}
-        return {chain.log_stream: chain.away for chain in now.chains if chain.away}
+        return {chain.log_stream: chain.out_of_sync for chain in now.chains if chain.out_of_sync}
