@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from varlog.aio import Opening
 from varlog.client import blocking
@@ -18,7 +18,14 @@ from varlog.runtime.environment import system_environment
 
 # SyncFacade: an async recipe in the loop of a blocking log, and its end.
 
-I = TypeVar("I", bound=Closable)  # noqa: E741 - the inner one
+
+class AsyncRecipe(Closable, Protocol):
+    """The inner one of a facade."""
+
+    async def checkpoint(self, *, trim: bool = False) -> GLSN: ...
+
+
+I = TypeVar("I", bound=AsyncRecipe)  # noqa: E741 - the inner one
 
 
 class SyncFacade(Generic[I]):
@@ -34,6 +41,10 @@ class SyncFacade(Generic[I]):
 
     def _call(self, function: Callable[[I], T]) -> T:
         return call(self._log, lambda: function(self._inner))
+
+    def checkpoint(self, *, trim: bool = False) -> GLSN:
+        """Save a snapshot, and record it with a named reader; `trim`: also trim the topic, up to where every named reader is."""
+        return self._run(self._inner.checkpoint(trim=trim))
 
     def close(self) -> None:
         """Close it; the log stays open. Repeated, or after the log, it does nothing."""
@@ -107,10 +118,6 @@ class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], G
         """What `predicate` returns, as soon as that is not None. TimeoutError after `timeout_s`."""
         return self._run(self._inner.wait(predicate, timeout_s=timeout_s))
 
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot, and record it with a named reader; `trim`: also trim the topic, up to where every named reader is."""
-        return self._run(self._inner.checkpoint(trim=trim))
-
 
 class Counter(SyncFacade[counter.Counter]):
     """The counter of one name in a topic. It begins at 0; integers have no limit."""
@@ -143,10 +150,6 @@ class Counter(SyncFacade[counter.Counter]):
     def value(self, *, stale: bool = False, timeout_s: float | None = None) -> int:
         """Its value now. `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.value(stale=stale, timeout_s=timeout_s))
-
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return self._run(self._inner.checkpoint(trim=trim))
 
 
 class TopicSnapshots:

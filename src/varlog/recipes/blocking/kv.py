@@ -108,10 +108,6 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         """Wait until every acknowledged write is applied here: stale reads after it are fresh."""
         return self._run(self._inner.catch_up(timeout_s=timeout_s))
 
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot; with `trim`, also trim what every named reader of the topic is done with."""
-        return self._run(self._inner.checkpoint(trim=trim))
-
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
@@ -49,6 +50,9 @@ class LockGuard:
         return self._run(self._inner.release())
 
 
+G = TypeVar("G", bound=LockGuard)
+
+
 class Lock(SyncFacade[lock.Lock]):
     """The lock of one name in a topic. Not reentrant; threads that share one Lock take turns. `with Lock(...) as lock` closes it at
     the end; `with lock.holding()` is what acquires it."""
@@ -85,12 +89,8 @@ class Lock(SyncFacade[lock.Lock]):
     def holding(self, *, timeout_s: float | None = None) -> Iterator[LockGuard]:
         """`with lock.holding() as lock_guard`: acquires and releases. A thread cannot be stopped: call `lock_guard.check()`
         before each step that needs the lock. LockLost at the end, if it was lost meanwhile."""
-        held = self.acquire(timeout_s=timeout_s)
-        try:
-            yield held
-            held.check()
-        finally:
-            held.release()
+        with _released_after(self.acquire(timeout_s=timeout_s)) as lock_guard:
+            yield lock_guard
 
     @property
     def held(self) -> bool:
@@ -104,10 +104,6 @@ class Lock(SyncFacade[lock.Lock]):
     def holder(self, *, stale: bool = False, timeout_s: float | None = None) -> LockHolder | None:
         """Who has it, as the log says now; `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.holder(stale=stale, timeout_s=timeout_s))
-
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
-        return self._run(self._inner.checkpoint(trim=trim))
 
 
 class Leadership(LockGuard):
@@ -154,12 +150,8 @@ class Election(SyncFacade[election.Election]):
     def leading(self, *, timeout_s: float | None = None) -> Iterator[Leadership]:
         """`with election.leading() as leadership`: campaigns and resigns. A thread cannot be stopped: call `leadership.check()`
         before each step of a leader. LockLost at the end, if we were not leader any more."""
-        leadership = self.campaign(timeout_s=timeout_s)
-        try:
+        with _released_after(self.campaign(timeout_s=timeout_s)) as leadership:
             yield leadership
-            leadership.check()
-        finally:
-            leadership.release()
 
     def leader(self, *, stale: bool = False, timeout_s: float | None = None) -> Leader | None:
         """Who leads, as the log says now; `stale`: as far as it is applied here, without asking."""
@@ -170,9 +162,15 @@ class Election(SyncFacade[election.Election]):
         for (leader,) in self._log.connector.iterate(_packed(self._inner.observe())):
             yield leader
 
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
-        return self._run(self._inner.checkpoint(trim=trim))
+
+@contextmanager
+def _released_after(held: G) -> Iterator[G]:
+    """LockLost at the end, if it was lost meanwhile."""
+    try:
+        yield held
+        held.check()
+    finally:
+        held.release()
 
 
 async def _packed(leaders: AsyncGenerator[Leader | None, None]) -> AsyncGenerator[tuple[Leader | None], None]:

@@ -8,7 +8,6 @@ from typing import Self
 
 from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
-from varlog.model.lsn import GLSN
 from varlog.recipes.blocking.core import SyncFacade, call
 from varlog.recipes.core.lease_rules import TTL_S
 from varlog.recipes.core.replicated import TIMEOUT_S
@@ -98,7 +97,3 @@ class Queue(SyncFacade[queue.Queue]):
     def size(self, *, stale: bool = False, timeout_s: float | None = None) -> QueueSize:
         """How many items there are now. `stale`: as far as it is applied here, without asking."""
         return self._run(self._inner.size(stale=stale, timeout_s=timeout_s))
-
-    def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return self._run(self._inner.checkpoint(trim=trim))

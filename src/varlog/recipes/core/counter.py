@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import operator
-from types import TracebackType
-from typing import Self
 
 from varlog.aio import Opening
 from varlog.client.log import Log
-from varlog.model.lsn import GLSN
 from varlog.recipes.core.counter_machine import CounterMachine, add_command, set_command, swap_command
+from varlog.recipes.core.recipe import Recipe
 from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.runtime.environment import Entropy
 
 
-class Counter:
+class Counter(Recipe[CounterMachine]):
     """The counter of one name in a topic. It begins at 0; integers have no limit.
 
     A change that ends in OutcomeUnknown was made once, or will be, or never: read the value before you repeat it.
     """
-
-    def __init__(self, replica: ReplicatedStateMachine[CounterMachine]) -> None:
-        self.replica = replica
 
     @classmethod
     def open(
@@ -70,19 +65,3 @@ class Counter:
         if not stale:
             await self.replica.catch_up(timeout_s=timeout_s)
         return self.replica.machine.value
-
-    async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return await self.replica.checkpoint(trim=trim)
-
-    async def close(self) -> None:
-        """Close it; the log stays open."""
-        await self.replica.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -11,14 +11,13 @@ import operator
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Self
 
 from varlog.aio import Opening
 from varlog.client.log import Log
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest
 from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.recipes.core.recipe import Recipe
 from varlog.recipes.core.replicated import ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import HistoryGone
@@ -39,14 +38,14 @@ from varlog.recipes.kv.transaction_rules import Footprint, Isolation
 from varlog.runtime.environment import Entropy, system_environment
 
 
-class KeyValue:
+class KeyValue(Recipe[CodedKvMachine]):
     """The map of one name in a topic. Keys are text, in the order of their code points; values are bytes.
 
     A revision is the position in the log of the write that made a version: it grows with every change, and is the same everywhere.
     """
 
     def __init__(self, replica: ReplicatedStateMachine[CodedKvMachine], entropy: Entropy) -> None:
-        self.replica = replica
+        super().__init__(replica)
         self.entropy = entropy
 
     @classmethod
@@ -177,22 +176,6 @@ class KeyValue:
     async def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
         """Wait until every acknowledged write is applied here: stale reads after it are fresh."""
         return await self.replica.catch_up(timeout_s=timeout_s)
-
-    async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot; with `trim`, also trim what every named reader of the topic is done with."""
-        return await self.replica.checkpoint(trim=trim)
-
-    async def close(self) -> None:
-        """Close it; the log stays open."""
-        await self.replica.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _news(machine: CodedKvMachine, seen: GLSN) -> list[Change] | None:

@@ -17,14 +17,13 @@ from typing import NamedTuple
 from varlog.aio import Opening
 from varlog.client.log import Log
 from varlog.model.lsn import GLSN
-from varlog.recipes.core.lease_rules import TTL_S, Watch, ttl_us
-from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
+from varlog.recipes.core.lease_rules import TTL_S, Watch
+from varlog.recipes.core.replicated import TIMEOUT_S
 from varlog.recipes.core.snapshots import Snapshots
-from varlog.recipes.errors import NotHeld
 from varlog.recipes.lock.guard import LockGuard, heartbeats_of
 from varlog.recipes.lock.lock_machine import LockMachine
-from varlog.recipes.lock.participant import LockParticipant
-from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
+from varlog.recipes.lock.participant import LockParticipant, LockRole, open_participant
+from varlog.runtime.environment import Clock, Entropy
 
 
 class Leader(NamedTuple):
@@ -67,20 +66,10 @@ class Election:
 
         `candidate` is what others learn of the leader: its address, for example. A leader without a heartbeat for `ttl_s` does not
         lead any more. `clock` is the steady clock (a simulator has its own)."""
-        chance = entropy or system_environment().entropy
 
         async def make() -> Election:
-            ttl = ttl_us(ttl_s)
-            replica = await ReplicatedStateMachine.open(
-                log,
-                LockMachine(),
-                name=f"election:{name}",
-                snapshots=snapshots,
-                entropy=chance,
-                timeout_s=timeout_s,
-            )
-            what, steady = f"election {name!r}", clock or SystemClock()
-            return cls(LockParticipant(replica, Leadership, what, candidate, ttl, steady, chance))
+            role = LockRole(Leadership, "election", name, candidate, ttl_s)
+            return cls(await open_participant(log, role, snapshots, entropy, clock, timeout_s))
 
         return Opening(make)
 
@@ -92,9 +81,7 @@ class Election:
 
     async def resign(self) -> bool:
         """Stop leading, immediately; the next candidate leads. NotHeld if we do not lead."""
-        if (leadership := self._participant.guard) is None:
-            raise NotHeld(self._participant.what)
-        return await leadership.release()
+        return await self._participant.release()
 
     def leading(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Leadership]:
         """`async with election.leading() as leadership`: campaigns and resigns. What is done inside is cancelled as soon as we are

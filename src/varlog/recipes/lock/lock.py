@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 from varlog.aio import Opening
 from varlog.client.log import Log
 from varlog.model.lsn import GLSN
-from varlog.recipes.core.lease_rules import TTL_S, ttl_us
-from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
+from varlog.recipes.core.lease_rules import TTL_S
+from varlog.recipes.core.replicated import TIMEOUT_S
 from varlog.recipes.core.snapshots import Snapshots
-from varlog.recipes.errors import NotHeld
 from varlog.recipes.lock.guard import LockGuard
-from varlog.recipes.lock.lock_machine import LockMachine
-from varlog.recipes.lock.participant import LockParticipant
-from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
+from varlog.recipes.lock.participant import LockParticipant, LockRole, open_participant
+from varlog.runtime.environment import Clock, Entropy
 
 
 class LockHolder(NamedTuple):
@@ -61,23 +59,10 @@ class Lock:
 
         `who` names us to those that ask for the holder. `ttl_s`: a holder whose last heartbeat is older has lost it.
         `clock` is the steady clock (a simulator has its own)."""
-        chance = entropy or system_environment().entropy
 
         async def make() -> Lock:
-            ttl = ttl_us(ttl_s)
-            replica = await ReplicatedStateMachine.open(
-                log,
-                LockMachine(),
-                name=f"lock:{name}",
-                snapshots=snapshots,
-                entropy=chance,
-                timeout_s=timeout_s,
-            )
-            return cls(
-                LockParticipant(
-                    replica, LockGuard, f"lock {name!r}", who, ttl, clock or SystemClock(), chance
-                )
-            )
+            role = LockRole(LockGuard, "lock", name, who, ttl_s)
+            return cls(await open_participant(log, role, snapshots, entropy, clock, timeout_s))
 
         return Opening(make)
 
@@ -89,9 +74,7 @@ class Lock:
 
     async def release(self) -> bool:
         """Release what this Lock holds, as LockGuard.release does. NotHeld if it holds nothing."""
-        if (guard := self._participant.guard) is None:
-            raise NotHeld(self._participant.what)
-        return await guard.release()
+        return await self._participant.release()
 
     def holding(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[LockGuard]:
         """`async with lock.holding() as guard`: acquires and releases. What is done inside is cancelled as soon as the lock is

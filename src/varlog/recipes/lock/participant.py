@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from varlog.client.log import Log
 from varlog.model.errors import Unavailable
 from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.recipes.core.lease_rules import ttl_us
 from varlog.recipes.core.replicated import ReplicatedStateMachine
-from varlog.recipes.errors import LockBusy, LockLost
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.errors import LockBusy, LockLost, NotHeld
 from varlog.recipes.lock.guard import LockGuard, LockRequest
 from varlog.recipes.lock.lock_machine import LockMachine
-from varlog.runtime.environment import Clock, Entropy
+from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
@@ -35,29 +39,64 @@ _log = get_logger("recipes")
 H = TypeVar("H", bound=LockGuard)
 
 
+@dataclass(frozen=True, slots=True)
+class LockRole(Generic[H]):
+    """Which lock or election it is, and who we are in it."""
+
+    guard: type[H]  # what a grant is
+    kind: str  # "lock" or "election": two of one name do not meet
+    name: str
+    who: str
+    ttl_s: float
+
+    @property
+    def what(self) -> str:
+        """Its name for people."""
+        return f"{self.kind} {self.name!r}"
+
+
+async def open_participant(
+    log: Log,
+    role: LockRole[H],
+    snapshots: Snapshots | None,
+    entropy: Entropy | None,
+    clock: Clock | None,
+    timeout_s: float,
+) -> LockParticipant[H]:
+    """Open a replica of the lock, and take part in it. Without an entropy and a clock it has those of the system."""
+    chance = entropy or system_environment().entropy
+    checked_us = ttl_us(role.ttl_s)
+    replica = await ReplicatedStateMachine.open(
+        log,
+        LockMachine(),
+        name=f"{role.kind}:{role.name}",
+        snapshots=snapshots,
+        entropy=chance,
+        timeout_s=timeout_s,
+    )
+    return LockParticipant(replica, role, checked_us, clock or SystemClock(), chance)
+
+
 class LockParticipant(Generic[H]):
-    """`what` names it for people, `who` names us. Tasks that share a participant take turns: it has one claim at a time."""
+    """Tasks that share a participant take turns: it has one claim at a time."""
 
     def __init__(
         self,
         replica: ReplicatedStateMachine[LockMachine],
-        kind: type[H],
-        what: str,
-        who: str,
+        role: LockRole[H],
         ttl_us: int,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self.replica = replica
-        self.what = what
+        self.what = role.what
         self.clock = clock
         self.guard: H | None = None
-        self._kind = kind
-        self._who = who
+        self._role = role
         self._ttl_us = ttl_us
         self._entropy = entropy
         self._turn = asyncio.Lock()
-        self._tasks = Tasks(what, self._task_failed)
+        self._tasks = Tasks(role.what, self._task_failed)
         # Our claims in the line, each with its tasks: the first enters, the others keep it.
         self._standing: dict[LockRequest, list[asyncio.Task[Any]]] = {}
         self._leaving: dict[LockRequest, asyncio.Task[bool]] = {}
@@ -88,7 +127,7 @@ class LockParticipant(Generic[H]):
     async def _claim(self) -> H | None:
         """None: it failed this time."""
         claim = self._entropy.getrandbits(8 * CLAIM_BYTES).to_bytes(CLAIM_BYTES).hex()
-        lock_request = LockRequest(self.replica, self.clock, claim, self._who, self._ttl_us)
+        lock_request = LockRequest(self.replica, self.clock, claim, self._role.who, self._ttl_us)
         # A task of its own: when we are cancelled half way, `_leave_line` must know how it ended.
         entering = self._tasks.spawn("enter", lock_request.enter(COMMAND_S))
         self._standing[lock_request] = [entering]
@@ -109,7 +148,7 @@ class LockParticipant(Generic[H]):
             self._turn.release()
             return self._leave(lock_request)
 
-        self.guard = guard = self._kind(self.what, lock_request, token, ended)
+        self.guard = guard = self._role.guard(self.what, lock_request, token, ended)
         self._standing[lock_request].append(self._tasks.spawn("watch", guard.watch()))
         return guard
 
@@ -134,6 +173,12 @@ class LockParticipant(Generic[H]):
             raise LockLost(guard.what, guard.token)
 
     # --- Releasing it ---------------------------------------------------------------------------------------------------
+
+    async def release(self) -> bool:
+        """Release what is held, as LockGuard.release does. NotHeld if nothing is."""
+        if self.guard is None:
+            raise NotHeld(self.what)
+        return await self.guard.release()
 
     def _leave(self, lock_request: LockRequest) -> asyncio.Task[bool]:
         """Remove a claim from the line, in the background."""

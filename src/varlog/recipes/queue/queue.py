@@ -14,6 +14,7 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.lease_rules import TTL_S, Heartbeat, SentHeartbeats, Watch, renew_us, ttl_us
+from varlog.recipes.core.recipe import Recipe
 from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import ClaimLost
@@ -50,13 +51,13 @@ class QueueSize(NamedTuple):
     claimed: int
 
 
-class Queue:
+class Queue(Recipe[CodedQueueMachine]):
     """The queue of one name in a topic. At least once: an item whose consumer is lost is delivered again, to another."""
 
     def __init__(
         self, replica: ReplicatedStateMachine[CodedQueueMachine], who: str, entropy: Entropy, clock: Clock
     ) -> None:
-        self.replica = replica
+        super().__init__(replica)
         self._who = who
         self._clock = clock
         self._entropy = entropy
@@ -189,10 +190,6 @@ class Queue:
             await self.replica.catch_up(timeout_s=timeout_s)
         return QueueSize(self.replica.machine.ready, self.replica.machine.claimed)
 
-    async def checkpoint(self, *, trim: bool = False) -> GLSN:
-        """Save a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return await self.replica.checkpoint(trim=trim)
-
     async def close(self) -> None:
         """End it; the log stays open. Claims that are not done are lost, and released if that is possible."""
         self._closed = True
@@ -204,14 +201,6 @@ class Queue:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(claim.release() for claim in held), return_exceptions=True)
         await self.replica.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _changed(claims: int) -> Callable[[CodedQueueMachine], bool | None]:

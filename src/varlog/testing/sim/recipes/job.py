@@ -7,14 +7,14 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypedDict
 
 from varlog.client.log import Log
 from varlog.model.errors import OutcomeUnknown, Rejected, VarlogError
 from varlog.recipes.core.replicated import ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import ReplicaStopped
-from varlog.runtime.environment import Environment
+from varlog.runtime.environment import Clock, Entropy, Environment
 from varlog.testing.sim.recipes.plan import RecipePlan, Work
 from varlog.verify.history import CallOutcome, History
 from varlog.verify.recipe_history import RecipeCall, RecipeHistory
@@ -23,6 +23,20 @@ from varlog.verify.recipe_history import RecipeCall, RecipeHistory
 AUDIT_S: Final = 60.0
 AUDIT_CALL_S: Final = 20.0
 AUDIT_TTL_S: Final = 10.0  # where appends take long, nobody keeps a shorter lease
+
+
+class RecipeOptions(TypedDict):
+    """What `open` of every recipe accepts."""
+
+    snapshots: Snapshots | None
+    entropy: Entropy
+    timeout_s: float
+
+
+class TimedOptions(RecipeOptions):
+    """What `open` of a recipe with leases accepts."""
+
+    clock: Clock
 
 
 @dataclass
@@ -39,6 +53,14 @@ class Site:
     stopping: Callable[[], bool]
     trace: Callable[[str], None]
     ttl_s: float
+
+    def options(self, timeout_s: float) -> RecipeOptions:
+        """With which every recipe is opened here."""
+        return {"snapshots": self.snapshots, "entropy": self.environment.entropy, "timeout_s": timeout_s}
+
+    def timed_options(self, timeout_s: float) -> TimedOptions:
+        """Of a recipe that has a clock, too."""
+        return {**self.options(timeout_s), "clock": self.environment.clock}
 
 
 class Job(ABC):

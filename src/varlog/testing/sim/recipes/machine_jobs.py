@@ -54,12 +54,7 @@ class LedgerJob(Job):
     async def open(self, timeout_s: float) -> None:
         site = self.site
         self._replica = await ReplicatedStateMachine.open(
-            site.log,
-            LedgerMachine(),
-            name="ledger",
-            snapshots=site.snapshots,
-            entropy=site.environment.entropy,
-            timeout_s=timeout_s,
+            site.log, LedgerMachine(), name="ledger", **site.options(timeout_s)
         )
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
@@ -88,9 +83,7 @@ class CounterJob(Job):
 
     async def open(self, timeout_s: float) -> None:
         site = self.site
-        self._counter = await Counter.open(
-            site.log, snapshots=site.snapshots, entropy=site.environment.entropy, timeout_s=timeout_s
-        )
+        self._counter = await Counter.open(site.log, **site.options(timeout_s))
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
         return [self._counter.replica]
@@ -113,14 +106,7 @@ class QueueJob(Job):
 
     async def open(self, timeout_s: float) -> None:
         site = self.site
-        self._queue = await Queue.open(
-            site.log,
-            who=site.name,
-            snapshots=site.snapshots,
-            entropy=site.environment.entropy,
-            clock=site.environment.clock,
-            timeout_s=timeout_s,
-        )
+        self._queue = await Queue.open(site.log, who=site.name, **site.timed_options(timeout_s))
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
         return [self._queue.replica]
@@ -275,10 +261,7 @@ class LockJob(HoldingJob):
             name=self.key,
             who=site.name,
             ttl_s=site.ttl_s,
-            snapshots=site.snapshots,
-            entropy=site.environment.entropy,
-            clock=site.environment.clock,
-            timeout_s=timeout_s,
+            **site.timed_options(timeout_s),
         )
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
@@ -301,10 +284,7 @@ class ElectionJob(HoldingJob):
             name=self.key,
             candidate=site.name,
             ttl_s=site.ttl_s,
-            snapshots=site.snapshots,
-            entropy=site.environment.entropy,
-            clock=site.environment.clock,
-            timeout_s=timeout_s,
+            **site.timed_options(timeout_s),
         )
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:

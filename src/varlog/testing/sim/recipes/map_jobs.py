@@ -26,13 +26,7 @@ class MapJob(Job):
 
     async def open(self, timeout_s: float) -> None:
         site = self.site
-        self.kv = await KeyValue.open(
-            site.log,
-            name=f"map-{self.work}",
-            snapshots=site.snapshots,
-            entropy=site.environment.entropy,
-            timeout_s=timeout_s,
-        )
+        self.kv = await KeyValue.open(site.log, name=f"map-{self.work}", **site.options(timeout_s))
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
         return [self.kv.replica]
