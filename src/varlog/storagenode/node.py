@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -60,6 +60,7 @@ from varlog.rpc.messages import (
     UnsealReplica,
 )
 from varlog.rpc.transport import Call, Connection, Handler, Server, Transport
+from varlog.runtime.disk import Disk
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
@@ -83,6 +84,8 @@ from varlog.storagenode.topic_watermarks import TopicWatermarks
 from varlog.storagenode.view_keeper import ViewKeeper
 
 M = TypeVar("M", bound=Message)
+S = TypeVar("S", LogStore, PageStore)
+S_co = TypeVar("S_co", covariant=True)
 
 # A removal that the disk refused is tried again after this.
 REMOVAL_RETRY_S = 1.0
@@ -357,11 +360,7 @@ class StorageNodeServer:
         self._unopened.pop(log_stream, None)
 
     async def _restore_replica(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, disk_space = (
-            self._environment.disk,
-            self._config.segment_bytes,
-            self._volumes.disk_space(path),
-        )
+        disk, segment_bytes, disk_space = self._store_settings(path)
         store = await worker.run(
             lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, disk_space=disk_space)
         )
@@ -374,11 +373,7 @@ class StorageNodeServer:
             self.stream_opened(store.log_stream)
 
     async def _restore_unit(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, disk_space = (
-            self._environment.disk,
-            self._config.segment_bytes,
-            self._volumes.disk_space(path),
-        )
+        disk, segment_bytes, disk_space = self._store_settings(path)
         store = await worker.run(
             lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, disk_space=disk_space)
         )
@@ -504,24 +499,29 @@ class StorageNodeServer:
         self._volumes.note_cluster(log_stream, cluster)
         try:
             if ordering is Ordering.SEQUENCED:
-                await self._make_unit(topic, log_stream, path, worker, cluster)
+                unit = await self._create_store(PageStore.create, topic, log_stream, path, worker, cluster)
+                self._add_unit(unit, worker)
             else:
-                await self._make_replica(topic, log_stream, path, worker, cluster)
+                replica = await self._create_store(LogStore.create, topic, log_stream, path, worker, cluster)
+                self._add_replica(replica, worker)
         except BaseException:
             self._volumes.forget(log_stream)
             await worker.close()
             raise
 
-    async def _make_replica(
-        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
-    ) -> None:
-        disk, segment_bytes, disk_space = (
-            self._environment.disk,
-            self._config.segment_bytes,
-            self._volumes.disk_space(path),
-        )
-        store = await worker.run(
-            lambda: LogStore.create(
+    async def _create_store(
+        self,
+        create: CreateStore[S],
+        topic: TopicID,
+        log_stream: LogStreamID,
+        path: Path,
+        worker: Worker,
+        cluster: ClusterUUID,
+    ) -> S:
+        """A new store of either ordering, created by its worker."""
+        disk, segment_bytes, disk_space = self._store_settings(path)
+        return await worker.run(
+            lambda: create(
                 disk,
                 path,
                 topic=topic,
@@ -531,28 +531,9 @@ class StorageNodeServer:
                 cluster=cluster,
             )
         )
-        self._add_replica(store, worker)
 
-    async def _make_unit(
-        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
-    ) -> None:
-        disk, segment_bytes, disk_space = (
-            self._environment.disk,
-            self._config.segment_bytes,
-            self._volumes.disk_space(path),
-        )
-        store = await worker.run(
-            lambda: PageStore.create(
-                disk,
-                path,
-                topic=topic,
-                log_stream=log_stream,
-                segment_bytes=segment_bytes,
-                disk_space=disk_space,
-                cluster=cluster,
-            )
-        )
-        self._add_unit(store, worker)
+    def _store_settings(self, path: Path) -> tuple[Disk, int, DiskSpace]:
+        return self._environment.disk, self._config.segment_bytes, self._volumes.disk_space(path)
 
     async def rebuild_stream(self, request: RebuildReplica) -> None:
         """Replace a replica that cannot continue by an empty one; the old data stay until the new one has been opened. If the new
@@ -763,3 +744,19 @@ def _unit_in_trouble(log_stream: LogStreamID, path: str, trouble: str, *, blank:
     return UnitStatus(
         log_stream, TopicID(0), NO_EPOCH, NO_LLSN, FIRST_LLSN, FIRST_LLSN, path, trouble=trouble, blank=blank
     )
+
+
+class CreateStore(Protocol[S_co]):
+    """`create` of a LogStore or a PageStore."""
+
+    def __call__(
+        self,
+        disk: Disk,
+        path: Path,
+        *,
+        topic: TopicID,
+        log_stream: LogStreamID,
+        segment_bytes: int,
+        disk_space: DiskSpace,
+        cluster: ClusterUUID,
+    ) -> S_co: ...
