@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -62,15 +63,7 @@ def forget_reader(
     data: DataOption = None,
 ) -> None:
     """Forget a named reader, so that it no longer holds back trims."""
-    run(_forget_reader(target(cluster, data), topic, name))
-    print(f"reader {name} of {topic} is forgotten")
-
-
-async def _forget_reader(where: Target, topic: str, name: str) -> None:
-    async with where.admin() as admin:
-        if all(found.name != name for found in await admin.readers(topic)):
-            fail(f"topic {topic!r} has no reader {name!r}: see `varlog reader list`", FAILED)
-        await admin.forget_reader(topic, name)
+    _forget(target(cluster, data), "reader", topic, name)
 
 
 # --- writers --------------------------------------------------------------------------------------------------
@@ -120,15 +113,7 @@ def forget_writer(
     data: DataOption = None,
 ) -> None:
     """Forget a named writer. A job that still writes under this name would start over: stop it first."""
-    run(_forget_writer(target(cluster, data), topic, name))
-    print(f"writer {name} of {topic} is forgotten")
-
-
-async def _forget_writer(where: Target, topic: str, name: str) -> None:
-    async with where.admin() as admin:
-        if all(found.name != name for found in await admin.writers(topic)):
-            fail(f"topic {topic!r} has no writer {name!r}: see `varlog writer list`", FAILED)
-        await admin.forget_writer(topic, name)
+    _forget(target(cluster, data), "writer", topic, name)
 
 
 def _writer_json(view: ClusterView, found: NamedWriter) -> dict[str, object]:
@@ -136,6 +121,22 @@ def _writer_json(view: ClusterView, found: NamedWriter) -> dict[str, object]:
     topic = view.topic(found.topic)
     rows_json = {field: getattr(found, field) for field in found.__struct_fields__}
     return rows_json | {"topic": topic.name if topic else str(found.topic)}
+
+
+# --- both -----------------------------------------------------------------------------------------------------
+
+
+def _forget(where: Target, kind: Literal["reader", "writer"], topic: str, name: str) -> None:
+    async def forget() -> None:
+        async with where.admin() as admin:
+            named: Sequence[NamedReader | NamedWriter]
+            named = await (admin.readers(topic) if kind == "reader" else admin.writers(topic))
+            if all(found.name != name for found in named):
+                fail(f"topic {topic!r} has no {kind} {name!r}: see `varlog {kind} list`", FAILED)
+            await (admin.forget_reader if kind == "reader" else admin.forget_writer)(topic, name)
+
+    run(forget())
+    print(f"{kind} {name} of {topic} is forgotten")
 
 
 def _now_us() -> int:

@@ -5,7 +5,8 @@ Every call may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
@@ -29,6 +30,10 @@ from varlog.rpc.messages import (
 
 EVERY_TOPIC = TopicID(0)
 
+PageStart = tuple[TopicID, str]  # a page holds what comes behind this name of this topic
+
+N = TypeVar("N", NamedReader, NamedWriter)
+
 
 class CursorRegistry:
     """Readers and writers of any topic of the cluster, by the topic's id."""
@@ -45,16 +50,11 @@ class CursorRegistry:
         return (await self._routing.ask_repository(request, GetReadersReply, timeout_s)).readers[0]
 
     async def readers(self, topic: TopicID, timeout_s: float) -> tuple[NamedReader, ...]:
-        backoff = Backoff(self._routing.environment, timeout_s)
-        found: list[NamedReader] = []
-        after = (EVERY_TOPIC, "")
-        while True:
-            request = GetReaders(topic, after)
-            page = await self._routing.ask_repository(request, GetReadersReply, backoff.remaining_s)
-            found += page.readers
-            if not page.more or not page.readers:
-                return tuple(found)
-            after = (page.readers[-1].topic, page.readers[-1].name)
+        async def page(after: PageStart, remaining_s: float) -> tuple[Sequence[NamedReader], bool]:
+            reply = await self._routing.ask_repository(GetReaders(topic, after), GetReadersReply, remaining_s)
+            return reply.readers, reply.more
+
+        return await self._all_pages(page, timeout_s)
 
     async def forget_reader(self, topic: TopicID, name: str, timeout_s: float) -> None:
         await self._routing.ask_repository(ForgetReader(topic, name), Done, timeout_s)
@@ -86,19 +86,31 @@ class CursorRegistry:
         return (await self._routing.ask_repository(request, WriterReply, timeout_s)).writer
 
     async def writers(self, topic: TopicID, timeout_s: float) -> tuple[NamedWriter, ...]:
-        backoff = Backoff(self._routing.environment, timeout_s)
-        found: list[NamedWriter] = []
-        after = (EVERY_TOPIC, "")
-        while True:
-            request = GetWriters(topic, after)
-            page = await self._routing.ask_repository(request, GetWritersReply, backoff.remaining_s)
-            found += page.writers
-            if not page.more or not page.writers:
-                return tuple(found)
-            after = (page.writers[-1].topic, page.writers[-1].name)
+        async def page(after: PageStart, remaining_s: float) -> tuple[Sequence[NamedWriter], bool]:
+            reply = await self._routing.ask_repository(GetWriters(topic, after), GetWritersReply, remaining_s)
+            return reply.writers, reply.more
+
+        return await self._all_pages(page, timeout_s)
 
     async def forget_writer(self, topic: TopicID, name: str, timeout_s: float) -> None:
         await self._routing.ask_repository(ForgetWriter(topic, name), Done, timeout_s)
+
+    # --- Both -----------------------------------------------------------------------------------------------------------
+
+    async def _all_pages(
+        self, page: Callable[[PageStart, float], Awaitable[tuple[Sequence[N], bool]]], timeout_s: float
+    ) -> tuple[N, ...]:
+        """Everything that `page` returns, page after page. Each begins behind the name it is given, and says whether there is
+        more."""
+        backoff = Backoff(self._routing.environment, timeout_s)
+        found: list[N] = []
+        after = (EVERY_TOPIC, "")
+        while True:
+            items, more = await page(after, backoff.remaining_s)
+            found += items
+            if not more or not items:
+                return tuple(found)
+            after = (items[-1].topic, items[-1].name)
 
     @property
     def _now_us(self) -> int:
