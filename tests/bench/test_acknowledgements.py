@@ -40,7 +40,7 @@ def test_the_old_rate_is_back_where_the_first_full_window_begins() -> None:
     assert back == pytest.approx(7.3, abs=0.06)
 
 
-def test_a_rate_that_never_comes_back_is_said_so() -> None:
+def test_a_rate_that_never_recovers_is_reported_as_such() -> None:
     times = at(*steady(0, 5, 100), *steady(6, 12, 50))
     assert times.old_rate_back(5.0, 12.0, 100.0) is None
 

@@ -106,7 +106,7 @@ def test_growth_leaves_the_start_up_out_and_ignores_one_outlier() -> None:
     assert growth([float(value) for value in range(16)]) == 8
 
 
-def test_figures_are_told_with_units() -> None:
+def test_figures_are_rendered_with_units() -> None:
     assert format_count(1234567.4) == "1 234 567"
     assert (format_ms(0.00123), format_ms(0.0456)) == ("1.23 ms", "46 ms")
     assert format_mb_s(123.4e6) == "123 MB/s"
@@ -133,7 +133,7 @@ def test_a_window_in_which_nothing_ended_is_no_figure() -> None:
 
 
 def test_a_window_in_which_nothing_ends_is_open_until_the_first_call_does() -> None:
-    """On a machine that stands still for longer than a short window there is a figure all the same: a bad one."""
+    """On a machine that stalls for longer than a short window there is still a figure: a bad one."""
     meter = Meter(warm_up_s=100.0, seconds=50.0)
     for started, ended in [(-5, -1), (0, 80), (0, 90)]:
         meter.record(meter.begin + started, meter.begin + ended)
@@ -222,7 +222,7 @@ def test_memory_is_judged_by_size_and_growth() -> None:
 # --- what the machine says
 
 
-def test_a_machine_with_other_work_is_told_and_waiting_for_a_disk_is_no_work() -> None:
+def test_a_machine_with_other_work_is_reported_and_waiting_for_a_disk_is_no_work() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     assert busy_s(f"cpu  {ticks} {ticks} {ticks} 999 999 {ticks} 0 0 0 0\ncpu0 7\n") == 4
     assert CONDITIONS.quiet
@@ -297,7 +297,7 @@ def _report() -> BenchReport:
     return BenchReport(CONDITIONS, (RAW, RAW), (met, open_, failed(_workload(), "no cluster")), took_s=3.0)
 
 
-def test_the_json_report_has_figures_by_name_and_says_what_was_not_measured() -> None:
+def test_the_json_report_has_figures_by_name_and_lists_what_was_not_measured() -> None:
     report = json.loads(_report().as_json())
     assert set(report) == {"version", "conditions", "raw", "raw_rounds", "results", "took_s"}
     assert report["version"] == JSON_VERSION
@@ -367,7 +367,7 @@ def test_a_run_measures_raw_limits_around_a_workload_that_is_compared_with_them(
     assert report.results[0].met is (True if report.conditions.quiet else None)
 
 
-def test_a_workload_that_fails_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_workload_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     async def fails(stage: BenchContext) -> Measured:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_raise(Unavailable("nobody is there")), name="fails")

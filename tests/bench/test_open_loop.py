@@ -44,7 +44,7 @@ class ThreeNodes:
     def streams_free(self) -> int:
         return 3
 
-    async def deliver(self, parcel: InflightBatch) -> Position:
+    async def deliver(self, batch: InflightBatch) -> Position:
         for node in self._nodes:
             async with node:
                 await asyncio.sleep(0.01)
@@ -96,9 +96,9 @@ def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering:
             others = point.late + point.refused_at_once + point.refused_later + point.unknown
             arrived = round(point.offered_per_s * settings.seconds)
             assert round(point.in_time_per_s * settings.seconds) + others == arrived
-        told = json.loads(curve.as_json())
-        assert set(told["capacity"]) == {ordering.value}
-        assert told["capacity"][ordering.value]["entry_bytes"] == 100
+        report = json.loads(curve.as_json())
+        assert set(report["capacity"]) == {ordering.value}
+        assert report["capacity"][ordering.value]["entry_bytes"] == 100
         assert curve.markdown().count("\n| ") == 4
 
     asyncio.run(body())

@@ -1,4 +1,4 @@
-"""benchmarks/compare.py: two revisions of a small repository, each of which reports its own number, are told apart."""
+"""benchmarks/compare.py distinguishes two revisions of a small repository, each of which reports its own number."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_comparing_leaves_nothing_behind(
     assert _git(repository, "worktree", "list").count("\n") == 1
 
 
-def test_a_revision_that_is_not_there_is_named_with_the_remedy(repository: Path) -> None:
+def test_a_missing_revision_is_named_with_the_remedy(repository: Path) -> None:
     check_revision("slow", repository)
     with pytest.raises(NotCompared, match="no revision 'never' here: name a commit, a tag or a branch"):
         compare("never", ".", 1, [], repository)
@@ -117,7 +117,7 @@ def test_only_what_is_worse_beyond_its_spread_fails(ratios: tuple[float, ...], c
     assert exit_code(comparisons) == code
 
 
-def test_the_table_has_ratio_spread_and_verdict() -> None:
+def test_the_table_has_ratio_spread_and_conclusion() -> None:
     table = comparison_table([Comparison("append-1", "p50_s", 1.0, 1.5, 1.1, 1.2)])
     assert table.splitlines()[1].split() == ["append-1", "p50_s", "1.50", "1.10,", "1.20", "worse"]
 
@@ -132,7 +132,7 @@ def test_the_default_workloads_are_those_of_the_bench() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["BASE="], ["BASE=never-a-revision"]])
-def test_make_says_what_base_must_be(arguments: list[str]) -> None:
+def test_make_names_what_base_must_be(arguments: list[str]) -> None:
     command = [
         "make",
         "--no-print-directory",

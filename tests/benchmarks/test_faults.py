@@ -94,9 +94,9 @@ def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path:
     draw = pytest.importorskip("benchmarks.faults.plot", reason="NOT TESTED: pip install -e '.[plot]'").draw
     for name in ("a.svg", "b.svg"):
         draw(_series_report(), tmp_path / name)
-    told = (tmp_path / "a.svg").read_text("utf-8")
-    assert "a backup killed: 0.50 s without an append" in told
-    assert told == (tmp_path / "b.svg").read_text("utf-8")
+    drawing = (tmp_path / "a.svg").read_text("utf-8")
+    assert "a backup killed: 0.50 s without an append" in drawing
+    assert drawing == (tmp_path / "b.svg").read_text("utf-8")
 
 
 def test_a_report_without_series_cannot_be_drawn(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/growth: cliffs are found where they are, parts become one report, and what is told and drawn is what was measured."""
+"""benchmarks/growth: cliffs are found where they are, parts become one report, and tables and charts show what was measured."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_cliff_is_in_the_report_and_in_its_exit_code(tmp_path: Path) -> None:
     assert "cliffs: streams: appends_per_s is 0.10" in done.stdout
 
 
-def test_acknowledged_entries_that_are_not_there_end_the_run() -> None:
+def test_missing_acknowledged_entries_end_the_run() -> None:
     check(5, 5)
     check(5, 6)  # one whose answer was lost
     with pytest.raises(LostEntries, match="5 appends were acknowledged and 4"):
@@ -140,7 +140,7 @@ def test_sweeps_are_chosen_by_name() -> None:
         sweeps_named("nodes")
 
 
-def test_every_sweep_has_a_load_and_figures_that_can_be_told() -> None:
+def test_every_sweep_has_a_load_and_figures_that_can_be_rendered() -> None:
     assert list(LOADS) == list(SWEEPS) == list(COLUMNS)
     for sweep in SWEEPS.values():
         assert set(COLUMNS[sweep.name]) | {*sweep.rates, *sweep.latencies} <= set(FIGURES)
@@ -148,13 +148,13 @@ def test_every_sweep_has_a_load_and_figures_that_can_be_told() -> None:
         assert all(after <= 4 * before for before, after in pairwise(sweep.loads))
 
 
-def test_the_log_grows_no_further_than_it_is_told() -> None:
+def test_the_log_grows_no_further_than_configured() -> None:
     assert Pace(log_bytes_max=GIB).loads(SWEEPS["size"])[-1] == GIB
     assert max(Pace(log_bytes_max=16 * GIB).loads(SWEEPS["size"])) == 16 * GIB
     assert max(Pace(log_bytes_max=1).loads(SWEEPS["streams"])) == 64
 
 
-# --- telling and drawing
+# --- tables and charts
 
 
 def test_each_sweep_has_its_table_and_what_bounds_it() -> None:
@@ -179,7 +179,7 @@ def test_what_bounds_a_point_is_what_is_used_up_there(point: Point, words: str) 
     assert words in bound(point, {"conditions": CONDITIONS, "raw": RAW})
 
 
-def test_sizes_are_told_in_their_units_and_counts_as_counts() -> None:
+def test_sizes_are_rendered_in_their_units_and_counts_as_counts() -> None:
     assert load_text(SWEEPS["entry"], 16) == "16 B"
     assert load_text(SWEEPS["entry"], 4 * KIB) == "4 KiB"
     assert load_text(SWEEPS["size"], 4 * GIB) == "4 GiB"

@@ -1,4 +1,4 @@
-"""The peers' benchmark by itself: the schedule, the statistics, the verdicts, the page. Nothing is started and nothing measured."""
+"""The peers' benchmark by itself: the schedule, the statistics, the conclusions, the page. Nothing is started or measured."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_systems_take_turns_within_a_workload_and_begin_in_another_order_in_each
     assert len({order[0] for order in orders}) > 1
 
 
-def test_a_duel_has_every_system_that_a_verdict_needs_and_no_other() -> None:
+def test_a_comparison_has_every_system_that_its_conclusion_needs_and_no_other() -> None:
     there = {(turn.workload.name, turn.system.name) for turn in duel_of(0, WORKLOADS, SYSTEMS)}
     assert {workload for workload, _ in there} == {aim.workload.partition("/")[0] for aim in AIMS}
     for aim in AIMS:
@@ -115,7 +115,7 @@ def test_a_shorter_latency_is_a_higher_ratio() -> None:
     assert reached(result.aim, None) == "not measured"
 
 
-def test_what_is_due_and_what_we_are_after_are_told_apart() -> None:
+def test_what_is_required_and_what_is_aimed_for_are_distinguished() -> None:
     aim = next(aim for aim in AIMS if aim.workload == "append-64" and aim.due == 1.5)
     assert reached(aim, spread_of([1.49])) == "not reached"
     assert reached(aim, spread_of([1.5])) == "what is due"
@@ -148,7 +148,7 @@ def test_the_section_names_every_system_with_its_promise_and_its_figures() -> No
     assert "Not measured" not in text
 
 
-def test_what_failed_is_said_and_what_is_missing_is_left_open() -> None:
+def test_what_failed_is_reported_and_what_is_missing_is_left_open() -> None:
     findings = _findings(Sample("a/0", "etcd-1", "append-1", _figures(7.0)))
     findings.failures.append("etcd-1, append-64: it broke")
     text = section(findings)
@@ -189,7 +189,7 @@ def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
         nats_program()
 
 
-def test_rates_are_told_with_three_digits() -> None:
+def test_rates_are_rendered_with_three_digits() -> None:
     assert [told3(value) for value in (7.4, 999.0, 31_749.0, 2_314_999.0)] == [
         "7",
         "999",

@@ -26,7 +26,7 @@ def test_a_repair_with_a_silent_node_has_two_parts() -> None:
 
 
 def test_a_node_that_was_back_before_its_heartbeat_counts_from_the_first_step_after_it_was_ready() -> None:
-    """Only the other replica told of it: nobody said that the node was silent, nor that it is back."""
+    """Only the other replica reported it: no event says that the node was silent, nor that it is back."""
     events = [
         Event(EventKind.SEAL_STREAM, 100 * MS, ONE),
         Event(EventKind.SEAL_REPLICAS, 103 * MS, ONE),
@@ -37,7 +37,7 @@ def test_a_node_that_was_back_before_its_heartbeat_counts_from_the_first_step_af
     assert reopening_s(events, 480 * MS) == 0.012
 
 
-def test_nothing_done_took_no_time_that_can_be_told() -> None:
+def test_a_repair_without_steps_has_no_times() -> None:
     assert (sealing_s([], 0), reopening_s([], 0)) == (None, None)
     silent = [Event(EventKind.NODE_UNREACHABLE, 100 * MS)]
     assert reopening_s(silent, 200 * MS) is None

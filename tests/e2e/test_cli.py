@@ -28,9 +28,9 @@ from varlog.testing.processes import PATIENCE_S, children_of, command, living, s
 pytestmark = pytest.mark.process
 
 
-def wait(there: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not there():
+    while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 

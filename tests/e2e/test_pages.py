@@ -45,9 +45,9 @@ def test_every_block_about_embedded_logs_prints_what_is_shown_below_it(tmp_path:
 
 def test_every_recipe_and_every_error_is_in_the_page() -> None:
     content = page("docs/guide/recipes.md")
-    told_of = {*recipes.__all__, *blocking.__all__}
+    documented = {*recipes.__all__, *blocking.__all__}
     # Types that are returned by others, and never constructed by the reader.
-    told_of -= {
+    documented -= {
         "Change",
         "LockGuard",
         "LockHolder",
@@ -58,8 +58,8 @@ def test_every_recipe_and_every_error_is_in_the_page() -> None:
         "Transaction",
         "Isolation",
     }
-    told_of -= {"QueueSize", "Snapshots", "StateMachine"}
-    assert {name for name in told_of if f"{name}" not in content} == set()
+    documented -= {"QueueSize", "Snapshots", "StateMachine"}
+    assert {name for name in documented if f"{name}" not in content} == set()
 
 
 @pytest.mark.parametrize(

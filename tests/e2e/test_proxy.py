@@ -25,9 +25,9 @@ pytestmark = pytest.mark.process
 TEXT = {"content-type": "text/plain"}
 
 
-def wait(there: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not there():
+    while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
 

@@ -101,12 +101,12 @@ def test_every_metric_is_in_the_table_and_no_other(tmp_path: Path) -> None:
         return {name for name in kinds if not name.endswith("_created")}
 
     table = TABLES.split("## Metrics", 1)[1].split("Worth an alarm", 1)[0]
-    told_of = {
+    documented = {
         name
         for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
     }
-    assert told_of == asyncio.run(names())
+    assert documented == asyncio.run(names())
 
 
 def test_every_limit_that_can_be_set_is_in_the_table() -> None:

@@ -49,7 +49,7 @@ def test_a_full_disk_stops_appends_there_and_recovers_automatically(left_bytes: 
                 await cluster.wait_status(
                     lambda seen: any(replica.full for replica in replicas_on(seen, NodeID(1)))
                 )
-                await check_reads_go_on(cluster)
+                await check_reads_continue(cluster)
                 await cluster.wait_acknowledged(100)
                 disk.free()
 
@@ -59,7 +59,7 @@ def test_a_full_disk_stops_appends_there_and_recovers_automatically(left_bytes: 
         pytest.skip(f"NOT TESTED: no small disk can be mounted here ({refused}); run it as root")
 
 
-async def check_reads_go_on(cluster: ClusterUnderLoad) -> None:
+async def check_reads_continue(cluster: ClusterUnderLoad) -> None:
     async with aio.connect(cluster.address, TOPIC) as log:
         for stream in log.streams:
             assert (await log.read_stream(stream.log_stream, 1)).llsn == 1

@@ -142,19 +142,19 @@ def test_d2_a_newer_copy_restored_later_is_followed_by_clients_that_saw_the_olde
         # In a term that the nodes have seen, and with an older projection than they have received.
         cluster.restore(old, term=old.term - 1)
 
-        async def both_told() -> bool:
+        async def both_informed() -> bool:
             return "the repository has projection" in (await cluster.topic()).stopped
 
-        await cluster.until(both_told)
+        await cluster.until(both_informed)
         with pytest.raises((TopicStopped, OutcomeUnknown)):
             await log.append(b"no")
         seen = (await cluster.view()).revision
         cluster.restore(new, term=new.term)
 
-        async def goes_on() -> bool:
+        async def resumes() -> bool:
             return bool(await cluster.adopt()) and not await cluster.is_stopped()
 
-        await cluster.until(goes_on)
+        await cluster.until(resumes)
         assert (await cluster.view()).revision > seen
         cluster.nodes[3].boot()
         await cluster.wait_whole(1)

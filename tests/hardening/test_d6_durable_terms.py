@@ -111,14 +111,14 @@ def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every
         await asyncio.sleep(1.0)
         cluster.restore(old, term=old.term)
 
-        async def goes_on() -> bool:
+        async def resumes() -> bool:
             return (
                 await cluster.runs()
                 and not await cluster.is_stopped()
                 and await cluster.tail() == len(appended)
             )
 
-        await cluster.until(goes_on)
+        await cluster.until(resumes)
         assert (await log.append(b"after")).glsn == len(appended) + 1
         # The raised term is durable: the next start does not depend on a node's report.
         cluster.repository.crash()

@@ -27,14 +27,14 @@ def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
     """Neither its thread nor its time: here the loop is blocked for as long as the refusal takes."""
     stopped, go_on = threading.Event(), threading.Event()
 
-    async def stand_still() -> bool:
+    async def stalled() -> bool:
         stopped.set()
         return go_on.wait(PATIENCE_S)
 
     with connected(FakeCluster()) as log:
         assert log.append(b"first").glsn == 1
         batcher = batcher_of(log)
-        still = log._thread.start(stand_still())
+        still = log._thread.start(stalled())
         stopped.wait()
         try:
             # As if that much waited: a second of it is ahead of each append.

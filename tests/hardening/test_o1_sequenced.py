@@ -195,7 +195,7 @@ def test_the_estimate_of_a_unit_follows_its_disk() -> None:
     asyncio.run(story())
 
 
-def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_asks_for_no_token() -> None:
+def test_a_batch_that_the_head_refuses_becomes_junk_and_the_next_one_needs_no_token() -> None:
     """Law 4, law 10: what was refused is nowhere, its position is filled on every node; and it costs only one token."""
 
     async def scenario() -> None:

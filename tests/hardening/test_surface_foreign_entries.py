@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.recipes.replicas import NAME, Sequence, Shelf, expect, in_virtual_time, opened
+from tests.recipes.replicas import NAME, MemorySnapshots, Sequence, expect, in_virtual_time, opened
 from tests.recipes.scripted_log import ScriptedLog
 from varlog.embedded import EmbeddedCluster
 from varlog.model.lsn import GLSN
@@ -267,7 +267,7 @@ def test_a_replica_that_applied_a_skipped_position_stops_and_is_rebuilt_without_
     """Replicas that can read the command and those that cannot are the same behind the skip."""
 
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents, seed=1) as replica:
             for number in range(1, 5):
                 assert await replica.execute(b"%d" % number) == number

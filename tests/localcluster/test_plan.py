@@ -1,4 +1,4 @@
-"""The plan of a local cluster: ports, directories, and what a directory of another shape is told."""
+"""The plan of a local cluster: ports, directories, and the refusal of a directory of another shape."""
 
 from __future__ import annotations
 

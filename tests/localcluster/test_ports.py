@@ -28,8 +28,8 @@ def test_they_are_different_and_free_and_the_kernel_gives_them_to_nobody() -> No
     assert all(port in RANGE and is_free(port) for port in found)
 
 
-def test_processes_that_ask_at_the_same_time_get_different_ones() -> None:
-    """None of them listens yet: whoever only looks takes what another has just been given."""
+def test_processes_that_reserve_ports_at_the_same_time_get_different_ones() -> None:
+    """None of them listens yet: a process that only checks for listeners would pick a port that another has just reserved."""
     others = [
         subprocess.Popen(
             [sys.executable, "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -54,7 +54,7 @@ def test_a_port_that_was_given_comes_again_after_all_others() -> None:
     assert first not in free_ports(BLOCK // 2)
 
 
-def test_a_port_that_somebody_took_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     claimed = ports._Claimed()
     try:
         [port] = claimed.allocate(1)

@@ -186,7 +186,7 @@ def test_what_is_exactly_at_a_limit_is_taken() -> None:
 
 @pytest.mark.parametrize("offsets", [[1, 2, 3], [0, 3, 2], [0, -1, 3], [0, 1, 99], [0, 0, 0]])
 def test_offsets_that_no_batch_has_are_refused_even_with_a_good_checksum(offsets: list[int]) -> None:
-    """A checksum does not vouch for its maker: the offsets are checked where a client's batch comes in."""
+    """A checksum does not prove that its maker was right: the offsets are checked where a client's batch arrives."""
     batch = packed([b"a" * 20, b"b" * 20])
     batches.offsets_of(batch, parse_header(batch))[:] = memoryview(
         b"".join(o.to_bytes(4, "little", signed=True) for o in offsets)
@@ -208,7 +208,7 @@ def test_a_well_signed_header_with_impossible_fields_is_refused(at: int, value: 
         parse_header(batch)
 
 
-def test_the_headers_checksum_tells_a_batch_from_any_other_in_its_place() -> None:
+def test_the_headers_checksum_distinguishes_a_batch_from_any_other_in_its_place() -> None:
     """Law 8: also where the entries are the same."""
     batches = [pack([b"a"], producer=ProducerID(producer), sequence=1, time_us=1) for producer in (1, 2)]
     for batch in batches:

@@ -26,7 +26,7 @@ def test_a_sentence_names_nodes_and_cause() -> None:
     assert sentence(sync) == "syncing the replica on node 2 from node 1"
 
 
-def test_a_wait_is_its_reason_and_says_if_one_copy_is_left() -> None:
+def test_a_wait_has_a_reason_and_shows_if_one_copy_is_left() -> None:
     wait = step_event(NoStep(EventKind.WAITING_FOR_NODE, "storage node 2 does not answer", NodeID(2)))
     alone = msgspec.structs.replace(wait, one_copy=True)
     assert sentence(wait) == "storage node 2 does not answer"

@@ -1,4 +1,4 @@
-"""Parties: processes that share one log in virtual time, each with a clock that drifts and a way to the log that can be cut."""
+"""Parties: processes that share one log in virtual time, each with a clock that drifts and a link to the log that can be cut."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class DriftingClock:
 
 
 @dataclass
-class Way:
-    """One party's way to a log that is common to all. Cut: nothing of it arrives, and nothing is heard."""
+class Link:
+    """One party's link to a log that all share. While it is cut, nothing is delivered in either direction."""
 
     of: ScriptedLog
     slow_s: float = 0.0
     closed: bool = False
     cut: bool = False
-    _mended: asyncio.Event = field(default_factory=asyncio.Event)
+    _restored: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def log(self) -> Log:
@@ -55,16 +55,16 @@ class Way:
     def topic(self) -> Any:
         return self.of.topic
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self.cut = False
-        mended, self._mended = self._mended, asyncio.Event()
-        mended.set()
+        restored, self._restored = self._restored, asyncio.Event()
+        restored.set()
 
     async def append(self, data: bytes, *, timeout_s: float) -> Position:
-        """What is under way when the way is cut arrives; its answer does not."""
+        """An append in flight when the link is cut arrives; its reply does not."""
         if self.cut:
             await asyncio.sleep(timeout_s)
-            raise NotAccepted("the way is cut")
+            raise NotAccepted("the link is cut")
         await asyncio.sleep(min(self.slow_s / 2, timeout_s))
         position = await self.of.append(data, timeout_s=timeout_s)
         await asyncio.sleep(min(self.slow_s / 2, timeout_s))
@@ -79,29 +79,29 @@ class Way:
     async def tail(self, *, timeout_s: float = 10.0) -> GLSN:
         if self.cut:
             await asyncio.sleep(timeout_s)
-            raise Unavailable("the way is cut")
+            raise Unavailable("the link is cut")
         return await self.of.tail(timeout_s=timeout_s)
 
     async def set_reader(self, name: str, position: GLSN) -> Any:
         return await self.of.set_reader(name, position)
 
     @property
-    def connector(self) -> Way:
+    def connector(self) -> Link:
         return self
 
     def follow(self, begin: int) -> CutFollowing:
         return CutFollowing(self, self.of.follow(begin))
 
-    async def wait_mended(self) -> None:
+    async def wait_restored(self) -> None:
         while self.cut:
-            await self._mended.wait()
+            await self._restored.wait()
 
 
 @dataclass
 class CutFollowing:
-    """As TailingReader: while the way is cut, what was on it waits."""
+    """As TailingReader: while the link is cut, what was on it waits."""
 
-    way: Way
+    link: Link
     inner: ScriptedFollowing
 
     @property
@@ -113,7 +113,7 @@ class CutFollowing:
 
     async def lists(self) -> AsyncGenerator[list[Entry], None]:
         async for entries in self.inner.lists():
-            await self.way.wait_mended()
+            await self.link.wait_restored()
             yield entries
 
 
@@ -122,18 +122,18 @@ class Party:
 
     def __init__(self, log: ScriptedLog, number: int, rate: float = 1.0) -> None:
         self.name = f"party-{number}"
-        self.way = Way(log)
+        self.link = Link(log)
         self.clock = DriftingClock(rate, 1_000_000_007 * number)
         self._entropy = Random(number)
 
     async def lock(self, ttl_s: float = 10.0, name: str = "door") -> Lock:
         return await Lock.open(
-            self.way.log, name=name, who=self.name, ttl_s=ttl_s, entropy=self._entropy, clock=self.clock
+            self.link.log, name=name, who=self.name, ttl_s=ttl_s, entropy=self._entropy, clock=self.clock
         )
 
     async def election(self, ttl_s: float = 10.0) -> Election:
         return await Election.open(
-            self.way.log,
+            self.link.log,
             name="head",
             candidate=self.name,
             ttl_s=ttl_s,

@@ -38,7 +38,7 @@ class Sequence:
         self.taken = snapshot.split(b",") if snapshot else []
 
 
-class Shelf:
+class MemorySnapshots:
     """Snapshots in memory."""
 
     def __init__(self) -> None:
@@ -56,10 +56,15 @@ Replica = ReplicatedStateMachine[Sequence]
 
 
 def opened(
-    log: ScriptedLog, shelf: Shelf | None = None, *, name: str = NAME, seed: int = 1, timeout_s: float = 10.0
+    log: ScriptedLog,
+    snapshots: MemorySnapshots | None = None,
+    *,
+    name: str = NAME,
+    seed: int = 1,
+    timeout_s: float = 10.0,
 ) -> Opening[Replica]:
     return ReplicatedStateMachine.open(
-        log.log, Sequence(), name=name, snapshots=shelf, entropy=random.Random(seed), timeout_s=timeout_s
+        log.log, Sequence(), name=name, snapshots=snapshots, entropy=random.Random(seed), timeout_s=timeout_s
     )
 
 

@@ -70,7 +70,7 @@ class ScriptedLog:
         return self.newest
 
     def for_others(self) -> ScriptedLog:
-        """The same log as somebody else sees it, whatever goes wrong for us."""
+        """The same log as another process sees it, whatever goes wrong here."""
         others = ScriptedLog(self.topic.first)
         others.entries, others.positions, others.trims = self.entries, self.positions, self.trims
         others._seen_by = self._seen_by

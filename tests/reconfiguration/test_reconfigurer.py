@@ -33,7 +33,7 @@ SEAL_S = 0.05
 
 
 class Fakes:
-    """Units that have so many entries; `deaf` never answer, `dead` refuse the connection. Remembers what it was asked."""
+    """Units with these numbers of entries; `deaf` never answer, `dead` refuse the connection. Records the requests it gets."""
 
     def __init__(self, newest: dict[NodeID, int], *, there: tuple[SequencerID, ...] = (ONE,)) -> None:
         self.newest = newest
@@ -97,7 +97,7 @@ def _chain(*nodes: NodeID) -> Projection:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """In virtual time: whoever answers at once is never too late."""
+    """In virtual time: an immediate answer is never too late."""
 
     async def within() -> T:
         async with asyncio.timeout(20):
@@ -130,7 +130,7 @@ def test_no_topic_begins_without_a_sequencer() -> None:
 
 
 def test_one_that_hangs_is_waited_for_only_so_long_and_is_not_called_sealed() -> None:
-    """R-SEQ-10, R-SEQ-13: whoever may not know must not be named as sealed: the repository waits for its lease."""
+    """R-SEQ-10, R-SEQ-13: a node that may not know must not be named as sealed: the repository waits for its lease to end."""
     fakes = Fakes({A: 5, B: 5, C: 5})
     fakes.deaf, fakes.dead = {A}, {C}
     projection = _reconfigure(fakes, _chain(A, B, C))
@@ -239,7 +239,7 @@ def test_units_compared_without_a_member_stay_unverified_until_the_projection_wi
     assert len(syncs) == 2 and not any(request.proves for request in syncs)
 
 
-def test_the_last_one_left_is_believed_when_the_others_are_lost_and_it_is_said(
+def test_the_last_unit_left_is_trusted_with_a_warning_when_the_others_are_declared_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fakes = Fakes({A: 9, B: 5})
@@ -257,7 +257,7 @@ def test_a_topic_of_one_copy_has_nothing_to_be_compared_with(caplog: pytest.LogC
     assert "UNVERIFIED" not in caplog.text
 
 
-def test_the_present_sequencer_stays_if_it_is_there_and_nobody_is_taken_who_is_not() -> None:
+def test_the_present_sequencer_stays_if_registered_and_no_unregistered_one_is_appointed() -> None:
     view = _view(_chain(A), (TWO, ONE))
 
     def chosen(*there: SequencerID) -> SequencerID | None:

@@ -155,7 +155,7 @@ def test_a_new_stream_of_which_nobody_answers_waits_and_keeps_nobody_waiting() -
 
 
 def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
-    """Law 9: units have been told by their LLSNs what is gone. A new range must not put other positions there."""
+    """Law 9: units have been trimmed by LLSN. A new range must not map other positions to those LLSNs."""
     sealed = {LS: _answers(2, A), OTHER: _answers(0, B)}
     wish = Wish(streams={OTHER: (B,)})
     grown = next_projection(_first(A), sealed, wish, ONE, trimmed=GLSN(10))
@@ -174,7 +174,7 @@ def test_a_unit_restored_and_not_compared_since_is_no_answer() -> None:
     assert _next(_first(A, B), {LS: full}).chains[0].nodes == (B,)  # whole, and poor
 
 
-def test_after_a_restart_of_all_each_is_compared_with_each_once_all_are_there_or_lost() -> None:
+def test_after_a_restart_of_all_units_they_are_compared_once_all_are_back_or_lost() -> None:
     chain = _first(A, B, C).chains[0]
     restored = {node: Answer(LLSN(3), unverified=True) for node in (A, B, C)}
     two = {A: restored[A], B: restored[B]}

@@ -1,4 +1,4 @@
-"""One sample of every message and of every error, with every field told apart."""
+"""One sample of every message and of every error, with a distinct value in every field."""
 
 from __future__ import annotations
 

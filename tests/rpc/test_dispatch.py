@@ -122,14 +122,14 @@ def test_closing_cancels_running_handlers_and_fails_their_calls() -> None:
     run(body())
 
 
-def test_a_task_cancelled_before_its_first_step_tells_its_caller_as_well() -> None:
+def test_a_task_cancelled_before_its_first_step_also_answers_its_caller() -> None:
     async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         raise AssertionError
 
     async def body() -> None:
         dispatcher = Dispatcher("a node")
         dispatcher.on_async(GetTail, tail)
-        told: list[BaseException] = []
+        raised: list[BaseException] = []
 
         class Asked:
             connection: Connection
@@ -138,12 +138,12 @@ def test_a_task_cancelled_before_its_first_step_tells_its_caller_as_well() -> No
                 raise AssertionError
 
             def fail(self, error: BaseException) -> None:
-                told.append(error)
+                raised.append(error)
 
         dispatcher.handle(Asked(), TAIL, bytearray())
         await dispatcher.close()
-        await wait_until(lambda: bool(told))
-        assert "stopping" in str(told[0])
+        await wait_until(lambda: bool(raised))
+        assert "stopping" in str(raised[0])
 
     run(body())
 

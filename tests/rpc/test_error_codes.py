@@ -52,7 +52,7 @@ def test_an_error_with_facts_that_are_not_known_here_is_unavailable() -> None:
     assert type(error_of(Failure(code_of[EntryTooLarge], (1, 2, 3)))) is Unavailable
 
 
-def test_a_connection_lost_elsewhere_is_not_told_as_lost_here() -> None:
+def test_a_connection_lost_elsewhere_is_not_reported_as_lost_here() -> None:
     """Law 10: `sent=False` of another process's call would make its caller believe that nothing was sent."""
     there = over_the_wire(ConnectionLost("the backup is gone", sent=False))
     assert type(there) is Unavailable

@@ -45,7 +45,7 @@ class Taker:
 
     def __init__(self, scratch_bytes: int = 64) -> None:
         self.frames: list[Frame] = []
-        self.pause_after = -1  # pauses once so many frames came
+        self.pause_after = -1  # pauses after this number of frames
         self.paused = False
         self.reader = FrameReader(memoryview(bytearray(scratch_bytes)), self._take)
 
@@ -64,7 +64,7 @@ class Taker:
             self.paused = True
             self.reader.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.paused = False
         self.reader.resume()
 
@@ -124,7 +124,7 @@ def test_any_bytes_are_frames_or_malformed_and_nothing_else(
 
 
 @given(FRAMES.filter(bool), st.data())
-def test_a_stream_that_ends_inside_a_frame_is_told(frames: list[Frame], data: st.DataObject) -> None:
+def test_a_stream_that_ends_inside_a_frame_is_reported(frames: list[Frame], data: st.DataObject) -> None:
     whole = encoded(frames)
     last = len(encoded(frames[-1:]))
     cut = data.draw(st.integers(1, last - 1))
@@ -149,7 +149,7 @@ def test_while_paused_no_frame_is_given_and_none_is_lost(
         at += len(piece)
     assert taker.frames == frames[:pause_after] or not taker.paused
     while taker.paused:
-        taker.go_on()
+        taker.resume()
     taker.feed(data[at:])
     assert taker.frames == frames
 
@@ -158,7 +158,7 @@ HEADER = struct.Struct("<IBBHIIII")
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "message"),
     [
         ((20, PROTOCOL_VERSION + 1, REQUEST, 1, 1, 0, 0, 0), "protocol version 3"),
         ((16, 1, REQUEST, 1, 1, 0, 0, 0), "protocol version 1"),
@@ -175,9 +175,9 @@ HEADER = struct.Struct("<IBBHIIII")
         (HEADER.unpack(b"GET / HTTP/1.1\r\nHost: ab"), "not a varlog process"),
     ],
 )
-def test_a_malformed_header_is_refused_at_once(header: tuple[int, ...], told: str) -> None:
+def test_a_malformed_header_is_refused_immediately(header: tuple[int, ...], message: str) -> None:
     taker = Taker()
-    with pytest.raises(MalformedFrame, match=told):
+    with pytest.raises(MalformedFrame, match=message):
         taker.feed(HEADER.pack(*header))
     assert taker.frames == []
 

@@ -1,4 +1,4 @@
-"""Leader: whoever leads is found among several addresses, within one deadline; nothing is sent twice that may have been done."""
+"""LeaderClient: finds the leader among several addresses within one deadline; sends nothing twice that may have been done."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from varlog.rpc.transport import Call, CallTimeout, ConnectionLost, Server
 
 
 class Group:
-    """Repositories that know who leads, or not. `leader` None: nobody does; `silent` ones take a request and say nothing."""
+    """Repositories that know the leader, or not. `leader` None: there is none; `silent` ones never reply to a request."""
 
     def __init__(self, *names: str) -> None:
         self.transport = MemoryTransport()
         self.leader: str | None = None
-        self.told: str | None = None
+        self.hint: str | None = None
         self.silent: set[str] = set()
         self.closing: set[str] = set()
         self.asked: list[str] = []
@@ -40,7 +40,7 @@ class Group:
                 call.connection.close()
             elif name not in self.silent:
                 if name != self.leader:
-                    raise NotLeader(self.told if self.told is not None else self.leader or "")
+                    raise NotLeader(self.hint if self.hint is not None else self.leader or "")
                 call.reply(Done())
 
         self.servers[name] = await self.transport.serve(name, lambda _: handle)
@@ -69,7 +69,7 @@ def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> No
     run(body())
 
 
-def test_who_is_not_there_is_passed_by() -> None:
+def test_an_address_without_a_server_is_skipped() -> None:
     async def body() -> None:
         found = await group("b", "b")
         leader = LeaderClient(ConnectionPool(found.transport), "a,b")
@@ -79,7 +79,7 @@ def test_who_is_not_there_is_passed_by() -> None:
     run(body())
 
 
-def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> None:
+def test_without_a_leader_every_address_is_tried_once_and_the_call_fails() -> None:
     async def body() -> None:
         found = await group(None, "a", "b", "c")
         leader = LeaderClient(ConnectionPool(found.transport), "a,b,c")
@@ -96,7 +96,7 @@ def test_two_that_point_at_each_other_are_not_believed_forever() -> None:
     async def body() -> None:
         found = await group(None, "a", "b")
         leader = LeaderClient(ConnectionPool(found.transport), "a,b")
-        found.told = "a"
+        found.hint = "a"
         with pytest.raises(NotLeader):
             await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert len(found.asked) == 2

@@ -22,7 +22,9 @@ from varlog.rpc.transport import Call, Connection, Handler
 HERE = ClusterID(7)
 APPEND = Append(LogStreamID(1))
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of peers on Linux")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel reports peer credentials on Linux"
+)
 
 
 def _take(call: Call | None, message: Message, payload: bytearray) -> None:
@@ -130,7 +132,7 @@ def test_a_name_of_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_server_does_not_start_where_another_has_its_name() -> None:
-    """Else its clients would talk with him. The port is given back."""
+    """Otherwise its clients would talk to the other server. The port is released."""
 
     async def body() -> None:
         port = free_ports(1)[0]

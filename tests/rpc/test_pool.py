@@ -1,4 +1,4 @@
-"""ConnectionPool: one connection an address, whoever asks and however often; a broken one is made again."""
+"""ConnectionPool: one connection per address for all callers; a broken one is opened again."""
 
 from __future__ import annotations
 

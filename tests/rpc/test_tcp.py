@@ -305,7 +305,7 @@ def test_a_client_that_disconnects_inside_a_frame_leaves_nothing_behind(run_on: 
     run_on(body())
 
 
-def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(run_on: Run) -> None:
+def test_replies_to_a_client_that_never_reads_are_bounded(run_on: Run) -> None:
     """A stalled subscriber holds a bounded amount of memory here: its requests are not read until it takes its answers."""
 
     async def body() -> None:

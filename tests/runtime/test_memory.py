@@ -19,7 +19,7 @@ def test_an_unfilled_buffer_has_its_size_and_takes_what_is_written(size: int) ->
     assert one.endswith(b"more")
 
 
-def test_keeping_what_is_freed_may_be_asked_for_again() -> None:
+def test_keeping_freed_memory_may_be_requested_again() -> None:
     keep_freed()
     keep_freed()
     assert unfilled(1_000_000)

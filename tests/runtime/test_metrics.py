@@ -14,14 +14,19 @@ def test_a_value_is_counted_in_the_first_bucket_that_is_large_enough() -> None:
     assert histogram.total == 14.5
 
 
-def test_traffic_is_told_as_it_was_counted() -> None:
+def test_a_traffic_snapshot_has_what_was_counted() -> None:
     meter = TrafficMeter(lambda: 0.0)
     assert meter.snapshot() == Traffic()
     meter.appended(10, 1_000, 0.002)
     meter.appended(1, 50, 99.0)
     meter.read(7, 700)
-    told = meter.snapshot()
-    assert (told.appends, told.append_entries, told.append_bytes, told.append_s) == (2, 11, 1_050, 99.002)
-    assert (told.reads, told.read_entries, told.read_bytes) == (1, 7, 700)
-    assert len(told.append_buckets) == len(LATENCY_BOUNDS_S) + 1
-    assert told.append_buckets[LATENCY_BOUNDS_S.index(0.002)] == told.append_buckets[-1] == 1
+    traffic = meter.snapshot()
+    assert (traffic.appends, traffic.append_entries, traffic.append_bytes, traffic.append_s) == (
+        2,
+        11,
+        1_050,
+        99.002,
+    )
+    assert (traffic.reads, traffic.read_entries, traffic.read_bytes) == (1, 7, 700)
+    assert len(traffic.append_buckets) == len(LATENCY_BOUNDS_S) + 1
+    assert traffic.append_buckets[LATENCY_BOUNDS_S.index(0.002)] == traffic.append_buckets[-1] == 1

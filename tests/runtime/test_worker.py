@@ -57,7 +57,7 @@ def test_what_a_job_raises_reaches_its_waiter_and_the_next_job_runs(make: Make) 
 
 def test_many_workers_share_few_threads_and_each_keeps_its_order() -> None:
     async def story() -> int:
-        pool, ran, told = WorkerPool("test", 3), dict[int, list[int]](), dict[int, list[int]]()
+        pool, ran, completed = WorkerPool("test", 3), dict[int, list[int]](), dict[int, list[int]]()
         workers = [pool.worker(str(number)) for number in range(50)]
         threads = set[int]()
 
@@ -67,19 +67,19 @@ def test_many_workers_share_few_threads_and_each_keeps_its_order() -> None:
 
         for step in range(40):
             for number, worker in enumerate(workers):
-                done = partial(_note, told, number, step)
+                done = partial(_note, completed, number, step)
                 worker.call(partial(job, number, step), done)
         for worker in workers:
             await worker.close()
         await pool.close()
-        assert ran == told == {number: list(range(40)) for number in range(50)}
+        assert ran == completed == {number: list(range(40)) for number in range(50)}
         return len(threads)
 
     assert asyncio.run(story()) <= 3
 
 
-def _note(told: dict[int, list[int]], number: int, step: int, result: object, error: object) -> None:
-    told.setdefault(number, []).append(step)
+def _note(completed: dict[int, list[int]], number: int, step: int, result: object, error: object) -> None:
+    completed.setdefault(number, []).append(step)
 
 
 def test_one_worker_that_hangs_holds_up_no_other_while_threads_are_left() -> None:
@@ -112,17 +112,17 @@ def test_a_pool_that_is_closed_leaves_no_thread() -> None:
     asyncio.run(story())
 
 
-def test_a_callback_that_fails_is_told_and_the_others_are_called() -> None:
+def test_a_callback_that_fails_is_reported_and_the_others_are_called() -> None:
     async def story() -> None:
-        told: list[object] = []
+        reported: list[object] = []
         asyncio.get_running_loop().set_exception_handler(
-            lambda loop, context: told.append(context["exception"])
+            lambda loop, context: reported.append(context["exception"])
         )
         pool = WorkerPool("test", 1)
         first, second = pool.worker("first"), pool.worker("second")
         first.call(lambda: None, lambda result, error: _fail())
         assert await second.run(lambda: 7) == 7
-        assert [type(error) for error in told] == [OSError]
+        assert [type(error) for error in reported] == [OSError]
         await pool.close()
 
     asyncio.run(story())
@@ -137,14 +137,14 @@ def _fail() -> None:
 
 def test_an_inline_job_runs_in_the_loop_before_the_call_returns() -> None:
     async def story() -> tuple[list[object], int]:
-        worker, told = ThreadWorker("test"), list[object]()
-        worker.call(threading.get_ident, lambda result, error: told.extend([result, error]), inline=True)
-        at_once = list(told)
+        worker, returned = ThreadWorker("test"), list[object]()
+        worker.call(threading.get_ident, lambda result, error: returned.extend([result, error]), inline=True)
+        at_once = list(returned)
         await worker.close()
         return at_once, threading.get_ident()
 
-    told, here = asyncio.run(story())
-    assert told == [here, None]
+    returned, here = asyncio.run(story())
+    assert returned == [here, None]
 
 
 def test_an_inline_job_overtakes_no_job_of_the_thread() -> None:
@@ -185,7 +185,7 @@ def test_after_a_slow_one_inline_jobs_go_to_the_thread_until_enough_were_quick(
     assert asyncio.run(story()) == ([False] * workers.QUICK_IN_A_ROW, True)
 
 
-def test_one_slow_job_among_quick_ones_begins_the_count_anew() -> None:
+def test_one_slow_job_among_quick_ones_resets_the_count() -> None:
     pace = LatencyGate()
     pace.took(1.0)
     for _ in range(workers.QUICK_IN_A_ROW - 1):

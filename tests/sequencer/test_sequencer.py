@@ -47,7 +47,7 @@ NODE, LS, TOPIC = NodeID(1), LogStreamID(1), TopicID(1)
 
 
 class LoopClock:
-    """The loop's own time, and `ahead_us` more: so long the process stood still."""
+    """The loop's own time plus `ahead_us`, for which the process was paused."""
 
     ahead_us = 0
 
@@ -150,7 +150,7 @@ async def world() -> AsyncIterator[tuple[World, Sequencer]]:
         await made.close()
 
 
-def test_it_registers_itself_and_says_who_it_is() -> None:
+def test_it_registers_itself_and_reports_its_identity() -> None:
     async def body() -> None:
         async with world() as (made, sequencer):
             assert (await made.view()).sequencers == (sequencer.me,)
@@ -182,7 +182,7 @@ def test_it_gives_positions_of_the_epoch_it_is_named_in() -> None:
     run(body())
 
 
-def test_many_who_ask_in_a_new_epoch_share_one_look_at_the_view() -> None:
+def test_many_requests_in_a_new_epoch_share_one_fetch_of_the_view() -> None:
     async def body() -> None:
         async with world() as (made, sequencer):
             await made.name(sequencer)
@@ -218,8 +218,8 @@ def test_without_the_repository_it_falls_silent_in_time() -> None:
     run(body())
 
 
-def test_who_stood_still_does_not_answer_from_an_old_world() -> None:
-    """Its clock went on meanwhile, and is looked at for every request."""
+def test_a_sequencer_that_was_paused_does_not_answer_from_a_stale_epoch() -> None:
+    """Its clock advanced in the meantime, and is checked on every request."""
 
     async def body() -> None:
         async with world() as (made, sequencer):
@@ -232,8 +232,8 @@ def test_who_stood_still_does_not_answer_from_an_old_world() -> None:
     run(body())
 
 
-def test_who_was_replaced_is_silent_for_good_and_its_heir_begins_above_what_was_written() -> None:
-    """R-SEQ-2, R-SEQ-13: with its next lease it hears that the epoch is over."""
+def test_a_replaced_sequencer_stays_silent_and_its_successor_begins_above_what_was_written() -> None:
+    """R-SEQ-2, R-SEQ-13: its next lease reply carries the end of the epoch."""
 
     async def body() -> None:
         async with world() as (made, sequencer):
@@ -284,8 +284,8 @@ def test_positions_of_a_topic_that_is_gone_are_given_no_more() -> None:
     run(body())
 
 
-def test_one_of_another_cluster_ends() -> None:
-    """It could never serve: whoever started it hears why."""
+def test_a_sequencer_of_another_cluster_stops() -> None:
+    """It could never serve: the process ends with the reason."""
 
     async def body() -> None:
         made = World()
@@ -302,7 +302,7 @@ def test_one_of_another_cluster_ends() -> None:
     run(body())
 
 
-def test_who_asks_in_a_new_epoch_while_the_repository_is_away_is_told_so() -> None:
+def test_a_request_in_a_new_epoch_while_the_repository_is_away_is_refused_with_the_reason() -> None:
     async def body() -> None:
         async with world() as (made, sequencer):
             await made.repository.stop()

@@ -147,9 +147,9 @@ def wait_for(mark: Path, timeout_s: float = WAIT_S) -> None:
     wait_until(mark.exists, f"{mark.name} is there", timeout_s)
 
 
-def wait_until(there: Callable[[], bool], what: str = "it is so", timeout_s: float = WAIT_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str = "it is so", timeout_s: float = WAIT_S) -> None:
     deadline = time.monotonic() + timeout_s
-    while not there():
+    while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout_s:.0f} s, in vain, until {what}")
         time.sleep(0.005)

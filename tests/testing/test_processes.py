@@ -1,4 +1,4 @@
-"""A process that was told to stand still does so before anything else is done to it, all of its threads."""
+"""A paused process stops all of its threads before anything else is done to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for _ in range(4):
 
 
 @pytest.mark.process
-def test_nothing_is_written_by_one_that_stands_still_until_it_is_woken() -> None:
+def test_a_paused_process_writes_nothing_until_it_is_resumed() -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, bufsize=0) as child:
         try:
             assert child.stdout is not None and child.stdout.read(1) == b"."

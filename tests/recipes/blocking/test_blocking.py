@@ -135,8 +135,8 @@ def test_an_election_has_one_leader_and_is_observed(log: varlog.Log) -> None:
             assert next(leaders) == ("a", leadership.term)
         later = two.campaign(timeout_s=10)
         assert later.term > leadership.term
-        told = next(leaders)
-        assert (told if told is not None else next(leaders)) == ("b", later.term)
+        leader = next(leaders)
+        assert (leader if leader is not None else next(leaders)) == ("b", later.term)
         assert two.resign()
         leaders.close()
 
@@ -182,7 +182,7 @@ def test_transactions_commit_or_conflict(log: varlog.Log) -> None:
         assert [change.key for change in kv.range()] == ["a"]
 
 
-def test_after_the_log_was_closed_a_recipe_says_so_and_can_still_be_closed(tmp_path: Path) -> None:
+def test_after_the_log_was_closed_a_recipe_fails_with_that_and_can_still_be_closed(tmp_path: Path) -> None:
     with varlog.open(tmp_path / "log", sync=False) as log:
         counter = blocking.Counter(log)
     with pytest.raises(Unavailable, match="it is closed"):
@@ -191,7 +191,7 @@ def test_after_the_log_was_closed_a_recipe_says_so_and_can_still_be_closed(tmp_p
     assert not [thread for thread in threading.enumerate() if thread.name == "varlog"]
 
 
-def test_every_name_of_the_recipes_is_there() -> None:
+def test_every_public_name_of_the_recipes_resolves() -> None:
     for module in (recipes, blocking):
         assert all(getattr(module, name).__name__ for name in module.__all__)
         assert set(module.__all__) <= set(dir(module))

@@ -1,5 +1,5 @@
 """ReplicatedStateMachine on a log whose appends end as the test says, in virtual time: exactly once, deadlines, cancellation,
-reads. What happens when it cannot go on is in test_replicated_ends.py."""
+reads. What happens when it cannot continue is in test_replicated_ends.py."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_one_try_that_may_have_got_through_makes_all_of_it_unknown() -> None:
     in_virtual_time(body)
 
 
-def test_a_command_in_the_log_that_is_not_applied_in_time_says_where_it_is() -> None:
+def test_a_command_in_the_log_that_is_not_applied_in_time_fails_with_its_position() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
             log.change(held=True)
@@ -128,7 +128,7 @@ def test_a_command_in_the_log_that_is_not_applied_in_time_says_where_it_is() -> 
     in_virtual_time(body)
 
 
-def test_what_cannot_be_in_any_log_is_told_at_once() -> None:
+def test_a_command_that_no_log_accepts_is_refused_immediately() -> None:
     async def body(log: ScriptedLog) -> None:
         async def refuse(data: bytes, *, timeout_s: float) -> None:
             raise EntryTooLarge(len(data), 10)
@@ -146,7 +146,7 @@ def test_what_cannot_be_in_any_log_is_told_at_once() -> None:
     in_virtual_time(body)
 
 
-def test_a_cancelled_command_is_not_sent_again_and_those_after_it_go_on() -> None:
+def test_a_cancelled_command_is_not_sent_again_and_those_after_it_proceed() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
             log.fates.append(Fate.LATE)
@@ -166,7 +166,7 @@ def test_a_cancelled_command_is_not_sent_again_and_those_after_it_go_on() -> Non
 
 
 def test_a_client_whose_command_never_settles_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else replicas would have to remember all that follows it, for ever."""
+    """Otherwise replicas would have to remember all that follows it, forever."""
     monkeypatch.setattr(command_rules, "WINDOW_COMMANDS_MAX", 8)
 
     async def body(log: ScriptedLog) -> None:
@@ -183,7 +183,7 @@ def test_a_client_whose_command_never_settles_gives_way_to_a_new_one(monkeypatch
     in_virtual_time(body)
 
 
-def test_a_client_that_was_forgotten_meanwhile_sends_its_command_anew(
+def test_a_client_that_was_forgotten_meanwhile_sends_its_command_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -206,7 +206,7 @@ def test_a_client_that_was_forgotten_meanwhile_sends_its_command_anew(
 # --- Reading --------------------------------------------------------------------------------------------------------------
 
 
-def test_after_catching_up_a_replica_has_what_anybody_was_told_of() -> None:
+def test_after_catching_up_a_replica_has_every_acknowledged_command() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log, seed=1) as writer, opened(log, seed=2) as reader:
             for number in range(1, 50):
@@ -229,14 +229,14 @@ def test_a_position_without_an_entry_at_the_tail_holds_nobody_up() -> None:
     in_virtual_time(body)
 
 
-def test_those_who_catch_up_at_once_share_a_question_that_is_put_after_they_came() -> None:
+def test_concurrent_catch_ups_share_a_tail_request_that_is_sent_after_they_came() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
             log.tails_asked = 0
             first = asyncio.create_task(replica.catch_up())
             await asyncio.sleep(
                 0.0005
-            )  # the question is under way, and will be answered with the tail as it is now, or later
+            )  # the request is in flight, and will be answered with the tail as it is now, or later
             others = [asyncio.create_task(replica.catch_up()) for _ in range(100)]
             await asyncio.gather(first, *others)
             assert log.tails_asked == 2
@@ -279,7 +279,7 @@ def test_waiting_looks_now_and_after_each_stretch() -> None:
     in_virtual_time(body)
 
 
-def test_who_looks_and_fails_hears_of_it_alone() -> None:
+def test_a_predicate_that_fails_fails_its_own_wait_only() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
             looking = asyncio.create_task(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.replicas import NAME, Sequence, Shelf, expect, in_virtual_time, now, opened
+from tests.recipes.replicas import NAME, MemorySnapshots, Sequence, expect, in_virtual_time, now, opened
 from tests.recipes.scripted_log import Fate, ScriptedLog
 from varlog.model.errors import (
     InvalidRequest,
@@ -30,7 +30,7 @@ def test_a_replica_opens_from_the_newest_snapshot_and_what_came_after_it() -> No
     """R-USE-2: a replica of a state machine can begin late."""
 
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents, seed=1) as one:
             await one.execute(b"a")
             await one.execute(b"b")
@@ -45,7 +45,7 @@ def test_a_replica_opens_from_the_newest_snapshot_and_what_came_after_it() -> No
 
 def test_a_copy_that_comes_after_the_snapshot_is_known_from_it() -> None:
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents, seed=1) as one:
             log.fates.append(Fate.LATE)
             await one.execute(b"a")
@@ -59,7 +59,7 @@ def test_a_copy_that_comes_after_the_snapshot_is_known_from_it() -> None:
 
 def test_a_trim_waits_for_every_named_reader_and_for_machines_without_snapshots() -> None:
     async def body(log: ScriptedLog) -> None:
-        async with opened(log, Shelf()) as one:
+        async with opened(log, MemorySnapshots()) as one:
             await one.execute(b"a")
             await log.set_reader("slow", GLSN(0))
             await one.checkpoint(trim=True)
@@ -77,16 +77,16 @@ def test_a_trim_waits_for_every_named_reader_and_for_machines_without_snapshots(
 
 def test_a_reader_that_comes_in_the_last_moment_keeps_what_it_needs() -> None:
     async def body(log: ScriptedLog) -> None:
-        async with opened(log, Shelf()) as one:
+        async with opened(log, MemorySnapshots()) as one:
             await one.execute(b"a")
             readers = log.readers
 
-            async def somebody_comes_meanwhile() -> Any:
+            async def another_registers_meanwhile() -> Any:
                 found = await readers()
                 await log.set_reader("new", GLSN(0))
                 return found
 
-            log.readers = somebody_comes_meanwhile  # type: ignore[method-assign]
+            log.readers = another_registers_meanwhile  # type: ignore[method-assign]
             assert await one.checkpoint(trim=True) == 1
             assert log.trims == []
 
@@ -101,9 +101,9 @@ def test_without_a_store_there_is_no_checkpoint() -> None:
     in_virtual_time(body)
 
 
-def test_a_replica_that_fell_behind_a_trim_goes_on_from_a_newer_snapshot() -> None:
+def test_a_replica_that_fell_behind_a_trim_continues_from_a_newer_snapshot() -> None:
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents, seed=1) as slow:
             await slow.execute(b"a")
             log.change(held=True)
@@ -121,9 +121,9 @@ def test_a_replica_that_fell_behind_a_trim_goes_on_from_a_newer_snapshot() -> No
     in_virtual_time(body)
 
 
-def test_behind_a_trim_without_a_snapshot_everybody_hears_so() -> None:
+def test_behind_a_trim_without_a_snapshot_every_call_fails_with_that() -> None:
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents) as replica:
             await replica.execute(b"a")
             log.change(held=True)
@@ -147,12 +147,12 @@ def test_behind_a_trim_without_a_snapshot_everybody_hears_so() -> None:
 
 
 def jump(*, b_is_applied: bool) -> tuple[list[bytes], Any]:
-    """A replica sends `b` and hears nothing, while another one checkpoints and trims; then it goes on from that snapshot. What it
-    has then, and how its call ended."""
+    """A replica sends `b` and gets no reply, while another one checkpoints and trims; then it continues from that snapshot.
+    Returns its state then, and how its call ended."""
     found: list[Any] = []
 
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         slow = await opened(log, contents, seed=1)
         log.change(held=True)
         log.fates.append(Fate.ANSWER_LOST if b_is_applied else Fate.LATE)
@@ -174,21 +174,21 @@ def jump(*, b_is_applied: bool) -> tuple[list[bytes], Any]:
     return found[1], found[0][0]
 
 
-def test_a_command_that_was_applied_within_the_snapshot_says_that_its_result_is_lost() -> None:
+def test_a_command_that_was_applied_within_the_snapshot_reports_that_its_result_is_lost() -> None:
     taken, outcome = jump(b_is_applied=True)
     assert taken == [b"b", b"x"]
     assert isinstance(outcome, ResultLost)
     assert "applied once, and its result is lost" in str(outcome)
 
 
-def test_a_command_that_is_not_in_the_snapshot_goes_on_behind_it() -> None:
+def test_a_command_that_is_not_in_the_snapshot_is_applied_behind_it() -> None:
     taken, outcome = jump(b_is_applied=False)
     assert (taken, outcome) == ([b"x", b"b"], 2)
 
 
 def test_a_snapshot_of_another_machine_or_version_is_refused_and_a_damaged_one_is_passed_over() -> None:
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents) as replica:
             await replica.execute(b"a")
             await replica.checkpoint()
@@ -206,12 +206,12 @@ def test_a_snapshot_of_another_machine_or_version_is_refused_and_a_damaged_one_i
     in_virtual_time(body)
 
 
-# --- When it cannot go on ---------------------------------------------------------------------------------------------------
+# --- When it cannot continue -------------------------------------------------------------------------------------------------
 
 
 def test_a_machine_that_raises_stops_its_replica_and_nothing_is_skipped() -> None:
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         async with opened(log, contents, seed=1) as replica, opened(log, seed=2) as other:
             waiting: asyncio.Task[None] = asyncio.create_task(replica.wait(lambda machine: None))
             before = asyncio.create_task(replica.execute(b"a"))
@@ -234,7 +234,7 @@ def test_no_snapshot_is_taken_of_a_machine_that_failed_just_now() -> None:
     """It may have done half of a command."""
 
     async def body(log: ScriptedLog) -> None:
-        contents = Shelf()
+        contents = MemorySnapshots()
         calls: list[asyncio.Task[GLSN]] = []
 
         class Hasty(Sequence):
@@ -266,7 +266,7 @@ def test_a_subscription_that_breaks_off_is_taken_up_where_it_was() -> None:
     in_virtual_time(body)
 
 
-def test_a_deleted_topic_ends_all_calls_and_says_so() -> None:
+def test_a_deleted_topic_ends_all_calls_with_that_error() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
             log.held = True

@@ -81,8 +81,8 @@ def test_replicas_apply_the_same_commands_at_the_same_positions(ordering: Orderi
             for count in range(50)
             for number, replica in enumerate(opened)
         ]
-        told = await asyncio.gather(*calls)
-        assert len(set(told)) == len(calls)
+        results = await asyncio.gather(*calls)
+        assert len(set(results)) == len(calls)
         for replica in opened:
             await replica.catch_up()
             assert replica.machine.taken == opened[0].machine.taken
@@ -120,7 +120,7 @@ def test_a_replica_begins_from_a_snapshot_of_a_trimmed_topic(
 
 
 def test_a_position_at_the_tail_whose_appender_is_gone_holds_nobody_up(tmp_path: Path) -> None:
-    """R-SEQ-8: a sequencer gave it to somebody who never wrote. Nothing follows that would show that it is missing."""
+    """R-SEQ-8: a sequencer granted it to a client that never wrote. Nothing follows that would show that it is missing."""
 
     async def body(connect: Connect, cluster: EmbeddedCluster) -> None:
         log = await connect("t")

@@ -1,4 +1,4 @@
-"""The stores of snapshots: whole or not there, the newest of each name, damage found, nothing needed ever gone."""
+"""The stores of snapshots: whole or absent, the newest of each name, damage found, nothing needed ever removed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def store_of(kind: str, path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.mark.parametrize("kind", ["directory", "topic"])
-def test_the_newest_of_each_name_is_found_by_anybody(kind: str, tmp_path: Path) -> None:
+def test_the_newest_of_each_name_is_found_by_every_process(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with store_of(kind, tmp_path) as store:
             one, two = store(), store()
@@ -185,7 +185,7 @@ def test_a_topic_that_is_trimmed_up_to_a_newer_one_while_it_is_read_still_has_on
     run(body)
 
 
-def test_a_large_snapshot_goes_in_several_batches_and_counts_when_all_are_there(
+def test_a_large_snapshot_is_written_in_several_batches_and_counts_when_all_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_snapshots, "CHUNK_BYTES", 10)
@@ -199,7 +199,7 @@ def test_a_large_snapshot_goes_in_several_batches_and_counts_when_all_are_there(
             content = bytes(range(55))
             parts = list(store._cut("a", GLSN(2), content))
             assert len(parts) == 6
-            await log.append_batch(parts[:4])  # its saver goes on later
+            await log.append_batch(parts[:4])  # its saver continues later
             await store.save("b", GLSN(1), b"other")
             assert await store.newest("a") == (1, b"small")
             await store.save("a", GLSN(1), b"small again")
@@ -227,7 +227,7 @@ def test_one_that_was_never_finished_goes_with_the_next(tmp_path: Path) -> None:
     run(body)
 
 
-def test_a_damaged_one_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_ignored(tmp_path: Path) -> None:
     async def body() -> None:
         async with topics(tmp_path) as connect:
             log = await connect("snapshots")

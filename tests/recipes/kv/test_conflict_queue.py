@@ -1,4 +1,4 @@
-"""Turns of those who clashed over a key: one after the other, in the order they came, and nobody waits for ever."""
+"""Turns of transactions that clashed over a key: one after the other, in order of arrival, and none waits forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from varlog.recipes.kv.transactions import ConflictQueue, ConflictTurn
 DEADLINE_S = 60.0
 
 
-def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
+def test_the_turn_passes_on_in_order_of_arrival_and_nothing_is_left() -> None:
     async def body() -> None:
         order: list[int] = []
         all_turns, begin = ConflictQueue(), asyncio.Event()
@@ -34,8 +34,8 @@ def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
     asyncio.run(body())
 
 
-def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Longer than the deadline: whoever waits for a turn that does not come is not let go on without.
+def test_none_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer than the deadline: a waiter whose turn does not come never proceeds without it.
     monkeypatch.setattr(transactions, "TURN_S", 2 * DEADLINE_S)
 
     async def body() -> None:
@@ -60,7 +60,7 @@ def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pyte
     asyncio.run(body())
 
 
-def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_proceeds_without_its_turn_after_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction inside a transaction would wait for itself."""
     monkeypatch.setattr(transactions, "TURN_S", 0.001)
 
@@ -76,7 +76,7 @@ def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(body())
 
 
-def test_who_is_cancelled_while_he_waits_leaves_nothing() -> None:
+def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     async def body() -> None:
         all_turns = ConflictQueue()
         async with asyncio.timeout(DEADLINE_S), ConflictTurn(all_turns) as first:

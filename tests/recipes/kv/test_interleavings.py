@@ -1,4 +1,4 @@
-"""Transactions at the same time, step by step in any order, against a plain dictionary and a replay one by one."""
+"""Concurrent transactions, interleaved in any order, against a plain dictionary and a serial replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from(KEYS)),
     st.tuples(st.just("commit"), st.none()),
 )
-# Which of the transactions that are under way does what next; two that overlap, again and again, find most of what there is.
+# Which of the open transactions does what next; two that overlap, again and again, find most of what can be found.
 STEPS = st.lists(st.tuples(st.integers(0, 1), ACTIONS), min_size=12, max_size=40)
 # Something to read and to change.
 FIRST: list[tuple[int, Action]] = [*((0, ("put", key)) for key in KEYS), (0, ("commit", None))]
@@ -74,7 +74,7 @@ def over(state: dict[str, bytes], writes: dict[str, bytes | None]) -> dict[str, 
 
 
 class World:
-    """Transactions under way, and the truth: the state after every commit."""
+    """Open transactions, and the truth: the state after every commit."""
 
     def __init__(self, isolation: Isolation, retention: Retention) -> None:
         self.isolation = isolation

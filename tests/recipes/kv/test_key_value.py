@@ -1,4 +1,4 @@
-"""KeyValue over a log: every process sees the same map, and what anybody was told is done."""
+"""KeyValue over a log: every process sees the same map, and what was acknowledged is applied."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_range_is_of_one_moment_and_in_order(tmp_path: Path) -> None:
     run_stores(tmp_path, body)
 
 
-def test_a_stale_read_asks_nobody_and_sees_its_own_writes(tmp_path: Path) -> None:
+def test_a_stale_read_sends_no_request_and_sees_its_own_writes(tmp_path: Path) -> None:
     async def body(stores: Stores) -> None:
         kv = await stores.open()
         await kv.put("key", b"mine")
@@ -118,7 +118,7 @@ def test_two_names_in_one_topic_are_two_maps(tmp_path: Path) -> None:
     run_stores(tmp_path, body)
 
 
-def test_a_watch_tells_every_change_once_in_order(tmp_path: Path) -> None:
+def test_a_watch_yields_every_change_once_in_order(tmp_path: Path) -> None:
     async def body(stores: Stores) -> None:
         writer, watcher = await stores.open(), await stores.open()
         watch = watcher.watch("a/")
@@ -141,7 +141,7 @@ def test_a_watch_tells_every_change_once_in_order(tmp_path: Path) -> None:
     run_stores(tmp_path, body)
 
 
-def test_a_watch_from_before_what_is_remembered_says_so(tmp_path: Path) -> None:
+def test_a_watch_from_before_the_retained_history_is_refused(tmp_path: Path) -> None:
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()
         first = await one.put("key", b"")
@@ -185,7 +185,7 @@ def test_a_store_begins_with_what_was_saved_and_judges_as_those_that_were_there(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         (7, b"", "a key is a str, not int"),
         (b"key", b"", "a key is a str, not bytes"),
@@ -195,13 +195,13 @@ def test_a_store_begins_with_what_was_saved_and_judges_as_those_that_were_there(
     ],
 )
 def test_what_no_replica_could_read_is_refused_before_it_is_in_the_log(
-    tmp_path: Path, key: Any, value: Any, told: str
+    tmp_path: Path, key: Any, value: Any, message: str
 ) -> None:
     async def body(stores: Stores) -> None:
         kv = await stores.open()
-        with pytest.raises(InvalidRequest, match=told):
+        with pytest.raises(InvalidRequest, match=message):
             await kv.put(key, value)
-        with pytest.raises(InvalidRequest, match=told):
+        with pytest.raises(InvalidRequest, match=message):
             await kv.write({"fine": b"", key: value})
         assert await kv.put("key", bytearray(b"still works"))
         assert await kv.replica.log.tail() == 1

@@ -57,7 +57,7 @@ def test_a_transaction_sees_its_own_writes_and_others_see_them_together(
 
 
 @ALL
-def test_reads_are_of_the_moment_it_began_unless_only_the_committed_was_asked_for(
+def test_reads_are_of_the_moment_it_began_unless_read_committed_was_chosen(
     tmp_path: Path, isolation: Isolation
 ) -> None:
     async def body(stores: Stores) -> None:
@@ -77,7 +77,7 @@ def test_reads_are_of_the_moment_it_began_unless_only_the_committed_was_asked_fo
 
 
 @ALL
-def test_a_transaction_sees_what_anybody_was_told_is_committed(tmp_path: Path, isolation: Isolation) -> None:
+def test_a_transaction_sees_every_acknowledged_commit(tmp_path: Path, isolation: Isolation) -> None:
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()
         for number in range(10):
@@ -222,7 +222,7 @@ def test_what_the_function_raises_drops_the_transaction(tmp_path: Path) -> None:
     run_stores(tmp_path, body)
 
 
-def test_a_transaction_that_takes_longer_than_the_history_is_told_so(tmp_path: Path) -> None:
+def test_a_transaction_that_outlives_the_history_fails_with_that_reason(tmp_path: Path) -> None:
     async def body(stores: Stores) -> None:
         kv = await stores.open()
         await kv.retain(changes=3)

@@ -85,12 +85,12 @@ def test_a_leader_that_is_cut_off_has_stopped_when_the_next_one_leads(
         await passed(1)
         waiting = asyncio.create_task(second.campaign())
         await passed(3 * TTL_S)
-        one.way.cut = True
+        one.link.cut = True
         leadership: Leadership = await waiting
         assert leadership.held
         assert stopped
         assert stopped[0] < asyncio.get_running_loop().time()
-        one.way.mend()
+        one.link.restore()
         with pytest.raises(LockLost):
             await leading
         await first.close()
@@ -110,13 +110,13 @@ def test_an_observer_sees_each_leader_and_when_nobody_leads() -> None:
             assert await anext(seen) is None
             again = await first.campaign()
             assert await anext(seen) == Leader("party-1", again.term)
-            one.way.cut = True
-            assert await anext(seen) is None, "nothing was heard of it for its time to live"
+            one.link.cut = True
+            assert await anext(seen) is None, "no heartbeat arrived for its time to live"
             assert not again.held
             after = await second.campaign()
             assert await anext(seen) == Leader("party-2", after.term)
             assert leadership.term < again.term < after.term
-        one.way.mend()
+        one.link.restore()
         for election in (first, second, looking):
             await election.close()
 
@@ -126,10 +126,10 @@ def test_an_observer_sees_each_leader_and_when_nobody_leads() -> None:
 def test_a_leader_is_looked_up_without_asking_the_log_if_that_is_enough() -> None:
     async def body(one: Party, other: Party) -> None:
         first, second = await one.election(), await other.election()
-        other.way.cut = True
+        other.link.cut = True
         leadership = await first.campaign()
         assert await second.leader(stale=True) is None
-        other.way.mend()
+        other.link.restore()
         assert await second.leader() == await second.leader(stale=True) == Leader("party-1", leadership.term)
         await first.close()
         await second.close()

@@ -1,4 +1,4 @@
-"""FencedResource: who comes with an older token is refused, whoever believes what."""
+"""FencedResource: a call with an older token is refused, whatever its holder assumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock over a log, in virtual time: one holder at a time by anybody's clock, and nobody blocks the others for ever."""
+"""Lock over a log, in virtual time: one holder at a time by every clock, and none blocks the others forever."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
         waiting = asyncio.create_task(participant.acquire())
         await passed(2 * TTL_S)
         assert hold.held
-        one.way.cut = True
+        one.link.cut = True
         await hold.lost.wait()
         assert not waiting.done()
         assert (hold.held, lock.held, lock.token, hold.left_s) == (False, False, None, 0)
@@ -109,7 +109,7 @@ def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
         assert next_hold.token > hold.token
         # And it does not take much longer than it must.
         assert asyncio.get_running_loop().time() - lost_at < TTL_S / 2
-        one.way.mend()
+        one.link.restore()
         assert await line_as_of_now(lock) == ["party-2"]
         await lock.close()
         await participant.close()
@@ -124,7 +124,7 @@ def test_what_is_done_under_a_lost_lock_is_cancelled() -> None:
 
         async def work() -> None:
             async with lock as hold:
-                one.way.cut = True
+                one.link.cut = True
                 try:
                     await asyncio.sleep(1000)
                 except asyncio.CancelledError:
@@ -138,7 +138,7 @@ def test_what_is_done_under_a_lost_lock_is_cancelled() -> None:
         assert current is not None
         assert current.cancelling() == 0
         assert asyncio.get_running_loop().time() < TTL_S
-        one.way.mend()
+        one.link.restore()
         async with lock as again:
             assert again.token > cancelled[0].token
         await lock.close()
@@ -146,13 +146,13 @@ def test_what_is_done_under_a_lost_lock_is_cancelled() -> None:
     run_parties(body, 1.0)
 
 
-def test_who_catches_the_cancellation_still_hears_that_the_lock_was_lost() -> None:
+def test_a_holder_that_catches_the_cancellation_still_gets_the_loss_of_the_lock() -> None:
     async def body(one: Party) -> None:
         lock = await one.lock()
 
         async def work_on() -> None:
             async with lock:
-                one.way.cut = True
+                one.link.cut = True
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(1000)
 
@@ -163,7 +163,7 @@ def test_who_catches_the_cancellation_still_hears_that_the_lock_was_lost() -> No
 
         with pytest.raises(LockLost):
             await work_on()
-        one.way.mend()
+        one.link.restore()
         with pytest.raises(ZeroDivisionError):  # an error of its own is not hidden by it
             await fail()
         await lock.close()
@@ -205,11 +205,11 @@ def test_an_acquire_that_gives_up_leaves_nothing_in_the_line() -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
 def test_an_acquire_that_is_cancelled_half_way_leaves_nothing_in_the_line(after_s: float) -> None:
-    """Also when its command is just under way: it is not to arrive after we have left."""
+    """Also when its command is in flight: it must not arrive after the participant has left."""
 
     async def body(one: Party, other: Party) -> None:
         lock, participant = await one.lock(), await other.lock()
-        one.way.slow_s = 2.0
+        one.link.slow_s = 2.0
         acquiring = asyncio.create_task(lock.acquire())
         await passed(after_s)
         acquiring.cancel()
@@ -227,7 +227,7 @@ def test_an_acquire_that_is_cancelled_half_way_leaves_nothing_in_the_line(after_
 def test_a_claim_that_arrives_when_its_owner_has_gone_delays_the_others_and_no_more() -> None:
     async def body(one: Party, other: Party) -> None:
         lock, participant = await one.lock(), await other.lock()
-        common = one.way.of
+        common = one.link.of
         common.fates.extend([Fate.LATE] * 20)
         with pytest.raises(LockBusy):
             await lock.acquire(timeout_s=1)
@@ -255,7 +255,7 @@ def test_the_dead_in_the_middle_of_the_line_are_passed_over() -> None:
             waiting.append(asyncio.create_task(lock.acquire()))
             await passed(0.1)
         for party in parties[1:-1]:
-            party.way.cut = True
+            party.link.cut = True
         await passed(2 * TTL_S)
         assert line(locks[0]) == ["party-1", "party-5"]
         assert await first.release()
@@ -263,7 +263,7 @@ def test_the_dead_in_the_middle_of_the_line_are_passed_over() -> None:
             last = await waiting[-1]
         assert last.held
         for party in parties[1:-1]:
-            party.way.mend()
+            party.link.restore()
         await last.release()
         # They come back: by the line's end, each once.
         for hold in asyncio.as_completed(waiting[:-1]):
@@ -276,19 +276,19 @@ def test_the_dead_in_the_middle_of_the_line_are_passed_over() -> None:
 
 
 def test_a_holder_clears_the_dead_behind_it_too() -> None:
-    """Else those who come, and die, and come again would fill the line of a leader that leads for ever."""
+    """Otherwise processes that enter, die and enter again would fill the queue behind a leader that leads forever."""
 
     async def body(one: Party, other: Party) -> None:
         lock, participant = await one.lock(), await other.lock()
         async with lock:
             waiting = asyncio.create_task(participant.acquire())
             await passed(1)
-            other.way.cut = True
+            other.link.cut = True
             await passed(2 * TTL_S)
             assert line(lock) == ["party-1"]
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        other.way.mend()
+        other.link.restore()
         await lock.close()
         await participant.close()
 
@@ -303,11 +303,11 @@ def test_who_is_granted_a_lock_when_its_last_sign_is_old_does_not_believe_it_yet
         first = await lock.acquire()
         waiting = asyncio.create_task(participant.acquire())
         await passed(1)
-        other.way.cut = True
+        other.link.cut = True
         await passed(TTL_S)
         assert await first.release()
-        # It hears all of it at once: that it was granted the lock, or was expired.
-        other.way.mend()
+        # It receives all of it at once: that it was granted the lock, or was expired.
+        other.link.restore()
         hold = await waiting
         assert hold.held
         assert hold.left_s > TTL_S / 2, "counted from a sign that was sent lately"
@@ -376,7 +376,7 @@ def test_closing_ends_in_time_when_the_log_cannot_be_reached() -> None:
     async def body(one: Party) -> None:
         lock = await one.lock()
         await lock.acquire()
-        one.way.cut = True
+        one.link.cut = True
         begun = asyncio.get_running_loop().time()
         await lock.close()
         assert asyncio.get_running_loop().time() - begun < TTL_S * 2
@@ -408,7 +408,7 @@ def test_a_lock_without_a_sensible_time_to_live_is_refused(ttl_s: float) -> None
 
 @pytest.mark.parametrize("number", range(20))
 def test_under_any_cuts_and_delays_one_holds_at_a_time_and_in_the_end_everybody_can(number: int) -> None:
-    """R-USE-2: exclusion by everybody's own clock, growing tokens, and nothing left behind for ever."""
+    """R-USE-2: exclusion by every participant's own clock, growing tokens, and nothing left behind forever."""
     chance = Random(number)
     rates = [chance.choice([SLOW, 1.0, FAST]) for _ in range(3)]
 
@@ -435,18 +435,18 @@ def test_under_any_cuts_and_delays_one_holds_at_a_time_and_in_the_end_everybody_
         async def trouble() -> None:
             for _ in range(60):
                 party = chance.choice(parties)
-                party.way.slow_s = chance.choice([0.0, 0.01, 0.3, 1.5])
+                party.link.slow_s = chance.choice([0.0, 0.01, 0.3, 1.5])
                 if chance.random() < 0.5:
-                    party.way.cut = True
+                    party.link.cut = True
                 await asyncio.sleep(chance.uniform(0, 3))
                 if chance.random() < 0.8:
-                    party.way.mend()
+                    party.link.restore()
 
         users = [asyncio.create_task(user(lock)) for lock in locks]
         await trouble()
         for party in parties:
-            party.way.mend()
-            party.way.slow_s = 0.0
+            party.link.restore()
+            party.link.slow_s = 0.0
         for task in users:
             task.cancel()
         ended = await asyncio.gather(*users, return_exceptions=True)

@@ -21,7 +21,7 @@ TTL_S = 10.0
 
 
 class LoopClock:
-    """Virtual time, as somebody's clock tells it that runs `speed` times as fast."""
+    """Virtual time on a clock that runs `speed` times as fast."""
 
     def __init__(self, speed: float = 1.0) -> None:
         self._speed = speed
@@ -188,7 +188,7 @@ def test_taking_ends_at_its_deadline() -> None:
     in_virtual_time(body)
 
 
-def test_closing_gives_back_what_is_held_and_tells_its_holder() -> None:
+def test_closing_returns_claimed_items_and_notifies_their_holder() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log, 2) as other:
             async with opened(log, 1) as queue:

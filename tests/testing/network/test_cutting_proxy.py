@@ -21,7 +21,7 @@ ANY_PORT = "127.0.0.1:0"
 
 @dataclass
 class Talk:
-    """One connection through the proxy, as whoever dialled it has it."""
+    """One connection through the proxy, as its dialler sees it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -96,7 +96,7 @@ def run(story: Callable[[World], Awaitable[None]], *, listens: bool = True) -> N
 
 
 async def check_passes(found: World, place: str) -> None:
-    """Somebody else's bytes go there and back: had anything else been let through, it would have come by now."""
+    """Bytes of another connection make a round trip: had anything else been let through, it would have arrived by now."""
     assert await (await found.dial(place)).echoed(b"does it pass?") == b"does it pass?"
 
 
@@ -157,7 +157,7 @@ def test_an_end_is_held_as_bytes_are() -> None:
     run(story)
 
 
-def test_who_dials_while_he_is_cut_off_is_not_seen_before_the_heal() -> None:
+def test_a_connection_dialled_during_a_cut_is_not_seen_before_the_heal() -> None:
     async def story(found: World) -> None:
         found.ways.cut("one", SERVER, Loss.HELD)
         talk = await found.dial("one")
