@@ -380,6 +380,25 @@ def test_holes_and_duplicates_are_reported_with_their_neighbours() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("diverging", "gaps"),
+    [
+        ([], ["GLSN 7 to 9", "GLSN 13 to 16"]),
+        ([CommittedRun(7, 11, 6)], ["GLSN 7 to 9"]),  # as far as the end: nothing is missing there
+        ([CommittedRun(7, 8, 1), CommittedRun(8, 14, 2)], ["GLSN 7 to 7", "GLSN 9 to 9", "GLSN 13 to 13", "GLSN 16 to 16"]),
+        ([CommittedRun(1, 1, 9), CommittedRun(1, 3, 5), CommittedRun(10, 16, 9)], ["GLSN 13 to 15"]),
+        ([CommittedRun(1, 1, 16)], []),
+    ],
+)  # fmt: skip
+def test_a_position_that_a_diverging_replica_has_is_not_a_gap(
+    diverging: list[CommittedRun], gaps: list[str]
+) -> None:
+    most = [(1, CommittedRun(1, 1, 6)), (1, CommittedRun(7, 10, 3))]
+    found = list(holes(most, 1, 17, "orders", diverging=diverging))
+    assert {finding.kind for finding in found} <= {FindingKind.GAP}
+    assert [finding.found.partition(" are in")[0] for finding in found] == gaps
+
+
 def test_marks_of_neighbours_have_nothing_in_common() -> None:
     assert len({mark(position) for position in range(100_000)}) == 100_000
     assert max(mark(position) for position in range(100)) < 1 << 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,13 @@ from pyspark.sql import SparkSession
 import varlog
 from varlog.cli.spark.audit import show, summary
 from varlog.model.batch import BatchHeader, pack, place, walk
-from varlog.model.errors import UnknownTopic
+from varlog.model.errors import Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.jobs.audit import AuditReport, Finding, FindingKind, audit
 from varlog.spark.options import OptionError
 from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, encode_row_file
-from varlog.testing.tcp_cluster import TcpCluster, running
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster, running
 
 # One stream, or two that share the order: entry n of the topic is at GLSN n either way.
 TOPICS = {
@@ -77,7 +78,27 @@ class Planted:
         self.thread.run(self.cluster.stop_node(node - 1))
 
     def start(self, node: int) -> None:
-        self.thread.run(self.cluster.start_node(node - 1))
+        self.thread.run(self._start(node))
+
+    async def _start(self, node: int) -> None:
+        """Until the node answers readers: it does once the repository has sent its watermarks."""
+        await self.cluster.start_node(node - 1)
+        async with asyncio.timeout(WAIT_S), varlog.aio.connect(self.address, "clean") as log:
+            one, log_stream = log.connector.on_node(node), log.streams[0].log_stream
+            while True:
+                try:
+                    await one.measure(log_stream, 1, 2)
+                    return
+                except Unavailable:
+                    await asyncio.sleep(0.01)
+
+    def wait_stopped(self, topic: str) -> None:
+        self.thread.run(self._wait_stopped(topic))
+
+    async def _wait_stopped(self, topic: str) -> None:
+        async with asyncio.timeout(WAIT_S), varlog.aio.admin(self.address) as admin:
+            while not any(found.stopped for found in await admin.topics() if found.name == topic):
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -196,41 +217,57 @@ def test_a_batch_that_is_missing_on_one_replica_is_found_as_a_gap(
     assert {finding.node for finding in report.findings} == {2}
 
 
-def move_last_row(planted: Planted, topic: str, node: int, by: int) -> None:
-    """Order the newest entries of a replica further on than they were; its rows are signed anew."""
+def move_last_batch(planted: Planted, topic: str, node: int, by: int) -> None:
+    """Order the newest batch of a replica further on than it was, with right checksums. The repository notices when the node
+    reports, and stops the topic: wait for that, because a stopped topic ends at the newest position that any node knows."""
     planted.stop(node)
     path = planted.replica(topic, node) / "commits.log"
     content = path.read_bytes()
     rows = np.frombuffer(content[ROW_BYTES : len(content) // ROW_BYTES * ROW_BYTES], ROW_TYPE)
-    rows = rows[rows["count"] > 0].copy()
-    rows["glsn"][-1] += by
-    rows["high_watermark"][-1] += by
+    rows = rows[rows["count"] > 0]
+    # Rows are merged before they are written, as many as there are at that moment: the newest batch gets its own row.
+    before, batch = rows[-1:].copy(), rows[-1:].copy()
+    before["count"] -= ENTRIES
+    for field in ("llsn", "glsn"):
+        batch[field] += before["count"]
+    batch["count"] = ENTRIES
+    batch["glsn"] += by
+    batch["high_watermark"] += by
+    rows = np.concatenate([rows[:-1], before[before["count"] > 0], batch])
     topic_id, stream = (int.from_bytes(content[at : at + 8], "little") for at in (8, 16))
     path.write_bytes(encode_row_file(TopicID(topic_id), LogStreamID(stream), rows))
     planted.start(node)
+    planted.wait_stopped(topic)
 
 
 def test_a_replica_with_another_order_is_found_as_a_divergence(spark: SparkSession, planted: Planted) -> None:
-    """Once the repository has stopped the topic, the four positions that only this replica knows count as a gap as well."""
-    move_last_row(planted, "reordered", 3, by=4)
-    report = audit(spark, planted.address, "reordered")
-    diverged = [finding for finding in report.findings if finding.kind is FindingKind.DIVERGENCE]
-    gaps = [finding for finding in report.findings if finding.kind is FindingKind.GAP]
-    assert diverged and len(diverged) + len(gaps) == len(report.findings)
-    places = [names(planted, finding, "reordered", 3) for finding in diverged]
-    assert all(glsn == llsn + 4 for llsn, glsn in places if glsn)
-    assert all(finding.glsn > 236 for finding in gaps)
+    """And as nothing else: the stopped topic ends behind the four positions that only this replica has, which are not missing."""
+    move_last_batch(planted, "reordered", 3, by=4)
+    stopped = audit(spark, planted.address, "reordered")
+    assert stopped.topics[0].end == BATCHES * ENTRIES + 1 + 4
+    # As if the tail had been read before the node reported.
+    before = audit(spark, planted.address, "reordered", end=BATCHES * ENTRIES + 1)
+    assert before.topics[0].end == BATCHES * ENTRIES + 1
+    for report in (stopped, before):
+        assert {finding.kind for finding in report.findings} == {FindingKind.DIVERGENCE}
+        *shorter, moved = report.findings
+        assert names(planted, moved, "reordered", 3) == (231, 235)
+        assert moved.found == "10 entries from GLSN 235 on"
+        # Most replicas have one run there; this one's ends where the moved batch begins.
+        ((llsn, glsn),) = (names(planted, finding, "reordered", 3) for finding in shorter)
+        assert llsn == glsn < 231
+        assert shorter[0].found == f"{231 - llsn} entries from GLSN {glsn} on"
 
 
 def test_positions_that_no_replica_has_are_found_as_a_gap_of_the_topic(
     spark: SparkSession, planted: Planted
 ) -> None:
     for node in (1, 2, 3):
-        move_last_row(planted, "moved", node, by=4)
+        move_last_batch(planted, "moved", node, by=4)
     report = audit(spark, planted.address, "moved")
     (finding,) = report.findings
-    assert finding.kind is FindingKind.GAP
-    assert finding.found.startswith(f"GLSN {finding.glsn} to {finding.glsn + 3} are in no log stream")
+    assert (finding.kind, finding.glsn) == (FindingKind.GAP, 231)
+    assert finding.found.startswith("GLSN 231 to 234 are in no log stream")
 
 
 def test_what_is_trimmed_is_not_missed(spark: SparkSession, planted: Planted) -> None:

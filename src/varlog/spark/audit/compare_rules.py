@@ -183,17 +183,28 @@ def uncovered(blocks: Iterable[Block], begin: int, end: int, size: int = GLSN_BL
 
 
 def holes(
-    runs: Iterable[tuple[int, CommittedRun]], begin: int, end: int, topic: str, *, proven: bool = True
+    runs: Iterable[tuple[int, CommittedRun]],
+    begin: int,
+    end: int,
+    topic: str,
+    *,
+    diverging: Iterable[CommittedRun] = (),
+    proven: bool = True,
 ) -> Iterator[Finding]:
     """Positions of [begin, end) that are in none of the runs, or in two; each run with its stream. Not `proven`: some of the log
-    could not be read, and may have them."""
+    could not be read, and may have them.
+
+    `diverging`: runs of replicas that differ from the majority. A position that one of them has is not missing: it is part of
+    that replica's divergence. A topic that is stopped because of such a replica ends where this replica ends.
+    """
+    minority = sorted((run.glsn, run.glsn + run.entries) for run in diverging)
     next_glsn, before = begin, (0, CommittedRun(0, 0, 0))
     for log_stream, run in sorted(runs, key=lambda found: found[1].glsn):
         low, high = max(run.glsn, begin), min(run.glsn + run.entries, end)
         if low >= high:
             continue
         if low > next_glsn:
-            yield _hole(next_glsn, low, topic, before, proven=proven)
+            yield from _holes(next_glsn, low, minority, topic, before, proven=proven)
         elif low < next_glsn:
             llsn, other = run.llsn + low - run.glsn, before[1].llsn + low - before[1].glsn
             found = f"GLSN {low} to {min(high, next_glsn) - 1} are at LLSN {llsn} of log stream {log_stream}"
@@ -201,8 +212,27 @@ def holes(
             yield Finding(FindingKind.DUPLICATE, topic, log_stream, 0, "", llsn, low, found, expected)
         if high > next_glsn:
             next_glsn, before = high, (log_stream, run)
-    if next_glsn < end:
-        yield _hole(next_glsn, end, topic, before, proven=proven)
+    yield from _holes(next_glsn, end, minority, topic, before, proven=proven)
+
+
+def _holes(
+    begin: int,
+    end: int,
+    minority: Sequence[tuple[int, int]],
+    topic: str,
+    before: tuple[int, CommittedRun],
+    *,
+    proven: bool,
+) -> Iterator[Finding]:
+    """What is left of the hole [begin, end) without the `minority` ranges, which are in order of their begins."""
+    for low, high in minority:
+        if low >= end:
+            break
+        if begin < low:
+            yield _hole(begin, low, topic, before, proven=proven)
+        begin = max(begin, high)
+    if begin < end:
+        yield _hole(begin, end, topic, before, proven=proven)
 
 
 def _hole(begin: int, end: int, topic: str, before: tuple[int, CommittedRun], *, proven: bool) -> Finding:

@@ -265,12 +265,17 @@ class AuditedTopic:
 
     def _find_holes(self, listed: Mapping[BlockKey, Sequence[Block]]) -> None:
         runs = [(block.log_stream, run) for block in majority_blocks(listed).values() for run in block.runs]
-        proven = len(majority_blocks(self._places)) == len(self._places) and len(self._plans) == len(
-            self._streams
+        diverging = [run for place in self._differing for block in listed[place] for run in block.runs]
+        proven = (
+            len(majority_blocks(self._places)) == len(self._places)
+            and len(self._plans) == len(self._streams)
+            and all(
+                len(listed.get(place, ())) == len(self._places[place]) for place in differing(self._places)
+            )
         )
         for piece in self._uncovered:
             begin, end = max(self._begin, piece * GLSN_BLOCK), min(self._end, (piece + 1) * GLSN_BLOCK)
-            self.findings += holes(runs, begin, end, self.topic, proven=proven)
+            self.findings += holes(runs, begin, end, self.topic, diverging=diverging, proven=proven)
 
     def _unread(self, log_stream: int, node: int, why: str) -> None:
         self.findings.append(
