@@ -36,7 +36,7 @@ def test_the_old_rate_is_back_where_the_first_full_window_begins() -> None:
     """100/s, nothing for half a second, 50/s for two seconds, then 100/s again."""
     times = at(*steady(0, 5, 100), *steady(5.5, 7.5, 50), *steady(7.5, 12, 100))
     back = times.old_rate_back(5.0, 12.0, times.rate(0, 5))
-    # The window may reach a little into the slow stretch: it needs 90 of 100.
+    # The window may reach a little into the slow interval: it needs 90 of 100.
     assert back == pytest.approx(7.3, abs=0.06)
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from varlog.client.chunk import CUT_ENTRIES, Chunk, entry_lists
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import MergedRange
 from varlog.model.batch import pack, place
 from varlog.model.entry import Entry
 from varlog.model.epoch import Epoch
@@ -53,14 +53,14 @@ def test_any_part_of_a_chunk_can_be_had_in_any_order(sizes: list[int], seed: int
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_lists_are_bounded_and_together_are_the_stretches(sizes: list[int], seed: int) -> None:
+def test_lists_are_bounded_and_together_are_the_ranges(sizes: list[int], seed: int) -> None:
     random = Random(seed)
     chunk, entries = chunk_of(sizes, random)
     taken, begin = [], 0
     while begin < len(entries):
         length = min(random.choice((1, 3, 900, 5000)), len(entries) - begin)
         llsn = LLSN(FIRST + begin)
-        taken.append(Stretch(STREAM, GLSN(llsn + 1000), llsn, length, chunk, last=False))
+        taken.append(MergedRange(STREAM, GLSN(llsn + 1000), llsn, length, chunk, last=False))
         begin += length
     lists = list(entry_lists(taken))
     assert [entry for part in lists for entry in part] == entries

@@ -20,7 +20,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.committed.row_file import ROWS_NAME
 from varlog.storage.committed.state_file import STATE_NAME
-from varlog.storage.corruption import intact_bytes, read_stretch
+from varlog.storage.corruption import intact_bytes, read_block_range
 from varlog.storage.sequenced.sync_watermark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
 from varlog.storage.sequenced.unit_state import UNIT_NAME
 
@@ -244,12 +244,12 @@ def test_a_batch_that_a_seal_had_cut_off_is_not_taken_for_the_one_in_its_place(t
     fill(store, [[b"two"]], epoch=2)
     store.commit(row(2, 2, 1, version=2, epoch=2))
     store.sync_rows()
-    assert store.examine(store.stretch(LLSN(1), 1_000)) == []
+    assert store.examine(store.block_range(LLSN(1), 1_000)) == []
     good = segment.read_bytes()
     put_back(segment, old)
-    (rot,) = store.examine(store.stretch(LLSN(2), 1_000))
+    (rot,) = store.examine(store.block_range(LLSN(2), 1_000))
     assert "a batch of epoch 1 is where LLSN 2 of epoch 2 was ordered" in rot.what
-    stretch = store.stretch(LLSN(2))
-    size, end = intact_bytes(read_stretch(stretch), stretch.begin, stretch.end, store.ordered(stretch))
+    blocks = store.block_range(LLSN(2))
+    size, end = intact_bytes(read_block_range(blocks), blocks.begin, blocks.end, store.ordered(blocks))
     assert end == 2 and old[:size] == good[:size]
     store.close()

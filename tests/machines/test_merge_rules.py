@@ -37,9 +37,9 @@ def rows_of(log: list[Placed], stream: int, begin: int, end: int) -> list[Row]:
 
 def taken_of(merge: Merge) -> list[Placed]:
     return [
-        (stretch.log_stream, stretch.llsn + i, stretch.glsn + i)
-        for stretch in merge.pop_ready()
-        for i in range(stretch.length)
+        (merged.log_stream, merged.llsn + i, merged.glsn + i)
+        for merged in merge.pop_ready()
+        for i in range(merged.length)
     ]
 
 

@@ -22,7 +22,7 @@ def entries_at(positions: list[int], sizes: list[int]) -> list[Entry]:
 
 
 @st.composite
-def stretches(draw: st.DrawFn) -> tuple[int, int, list[Entry]]:
+def placed_entries(draw: st.DrawFn) -> tuple[int, int, list[Entry]]:
     """(begin, end, entries): some positions in between hold no entry."""
     begin = draw(st.integers(1, 1000))
     gaps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), max_size=1200 if draw(st.booleans()) else 40))
@@ -35,10 +35,10 @@ def stretches(draw: st.DrawFn) -> tuple[int, int, list[Entry]]:
     return begin, max(begin + 1, at + draw(st.integers(1, 3))), entries
 
 
-@given(stretches())
-def test_frames_tile_the_positions_and_hold_every_entry_once(stretch: tuple[int, int, list[Entry]]) -> None:
+@given(placed_entries())
+def test_frames_tile_the_positions_and_hold_every_entry_once(placed: tuple[int, int, list[Entry]]) -> None:
     """R-READ-3: none skipped, none twice."""
-    begin, end, entries = stretch
+    begin, end, entries = placed
     frames = list(frames_of(begin, end, entries))
     assert [frame.begin for frame in frames] == [begin, *(frame.end for frame in frames[:-1])]
     assert frames[-1].end == end
@@ -49,12 +49,12 @@ def test_frames_tile_the_positions_and_hold_every_entry_once(stretch: tuple[int,
         assert frame.size <= FRAME_BYTES or len(frame.entries) == 1
 
 
-@given(stretches(), st.integers(1, 5), st.integers(0, 300_000))
+@given(placed_entries(), st.integers(1, 5), st.integers(0, 300_000))
 def test_a_follower_sees_each_entry_once_through_a_cache_of_any_size(
-    stretch: tuple[int, int, list[Entry]], step: int, weight_max: int
+    placed: tuple[int, int, list[Entry]], step: int, weight_max: int
 ) -> None:
     """What is not cached is cached again, as a page is read: the requested frame last, so that it stays."""
-    begin, end, entries = stretch
+    begin, end, entries = placed
     cache, position, seen = FrameCache(weight_max), begin, list[Entry]()
     every = list(frames_of(begin, end, entries))
     while position < end:
@@ -73,11 +73,11 @@ def test_a_follower_sees_each_entry_once_through_a_cache_of_any_size(
     assert (cache.weight, len(cache)) == (0, 0)
 
 
-@given(stretches(), st.data())
+@given(placed_entries(), st.data())
 def test_a_frame_that_is_cut_has_what_is_before_the_cut(
-    stretch: tuple[int, int, list[Entry]], data: st.DataObject
+    placed: tuple[int, int, list[Entry]], data: st.DataObject
 ) -> None:
-    begin, end, entries = stretch
+    begin, end, entries = placed
     cut = data.draw(st.integers(begin + 1, end + 2))
     part = EntryFrame(begin, end, entries).before(cut)
     assert (part.begin, part.end) == (begin, min(cut, end))

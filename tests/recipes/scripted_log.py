@@ -191,5 +191,5 @@ class ScriptedFollowing:
                 continue
             begin, self.next = self.next, GLSN(log.newest + 1)
             first = log.topic.first
-            stretch = enumerate(log.entries[begin - first : self.next - first], begin)
-            yield [Entry(GLSN(at), LLSN(at), STREAM, 0, data) for at, data in stretch if data is not None]
+            numbered = enumerate(log.entries[begin - first : self.next - first], begin)
+            yield [Entry(GLSN(at), LLSN(at), STREAM, 0, data) for at, data in numbered if data is not None]

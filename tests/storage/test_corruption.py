@@ -35,7 +35,7 @@ DIRECTORY = Path("/volume/lsid=3")
 
 @pytest.fixture(autouse=True)
 def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points close together, so that small stores have many stretches."""
+    """Points close together, so that small stores have many ranges."""
     monkeypatch.setattr("varlog.storage.committed.index.INDEX_STRIDE_BYTES", 256)
 
 
@@ -48,24 +48,24 @@ def filled(directory: Path, batches: int = 30) -> LogStore:
     return store
 
 
-def stretches(store: LogStore, bytes_max: int = 0) -> list[BlockRange]:
+def block_ranges(store: LogStore, bytes_max: int = 0) -> list[BlockRange]:
     found = []
     llsn = store.low_llsn
     while llsn < store.committed_end:
-        found.append(store.stretch(llsn, bytes_max))
+        found.append(store.block_range(llsn, bytes_max))
         llsn = found[-1].end
     return found
 
 
 def rot_of(store: LogStore, bytes_max: int = 0) -> list[Corruption]:
-    return [rot for stretch in stretches(store, bytes_max) for rot in store.examine(stretch)]
+    return [rot for blocks in block_ranges(store, bytes_max) for rot in store.examine(blocks)]
 
 
-def bytes_of(stretch: BlockRange) -> bytes:
-    """The batches of the stretch alone, without what may follow them."""
-    content = stretch.segment.path.read_bytes()[stretch.offset : stretch.offset + stretch.size]
-    at, llsn = 0, stretch.begin
-    while llsn < stretch.end:
+def bytes_of(blocks: BlockRange) -> bytes:
+    """The batches of the range alone, without what may follow them."""
+    content = blocks.segment.path.read_bytes()[blocks.offset : blocks.offset + blocks.size]
+    at, llsn = 0, blocks.begin
+    while llsn < blocks.end:
         header = parse_header(content, at)
         at, llsn = at + header.size, header.end_llsn
     return content[:at]
@@ -78,31 +78,31 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [0, 600, 1 << 20])
-def test_stretches_follow_each_other_and_cover_what_is_committed(tmp_path: Path, bytes_max: int) -> None:
+def test_ranges_follow_each_other_and_cover_what_is_committed(tmp_path: Path, bytes_max: int) -> None:
     store = filled(tmp_path)
-    found = stretches(store, bytes_max)
+    found = block_ranges(store, bytes_max)
     assert found[0].begin == 1 and found[-1].end == store.committed_end
     for before, after in pairwise(found):
         assert after.begin == before.end
         assert before.segment is not after.segment or after.offset == before.offset + before.size
-    parts = [part for stretch in found for part in stretch.parts()]
-    assert [(part.begin, part.end) for part in parts] == [(s.begin, s.end) for s in stretches(store)]
+    parts = [part for blocks in found for part in blocks.parts()]
+    assert [(part.begin, part.end) for part in parts] == [(s.begin, s.end) for s in block_ranges(store)]
     assert len(parts) > 10
     assert rot_of(store, bytes_max) == []
 
 
-def test_every_flipped_byte_is_found_in_its_stretch_and_mended(tmp_path: Path) -> None:
+def test_every_flipped_byte_is_found_in_its_range_and_mended(tmp_path: Path) -> None:
     """Headers, offsets, entries, padding: wherever it is, the file is byte for byte what it was."""
     store = filled(tmp_path, batches=14)
     good = files_of(store.path)
-    for stretch in stretches(store):
-        copy = bytes_of(stretch)
-        for at in range(stretch.offset, stretch.offset + len(copy)):
-            flip(stretch.segment.path, at)
+    for blocks in block_ranges(store):
+        copy = bytes_of(blocks)
+        for at in range(blocks.offset, blocks.offset + len(copy)):
+            flip(blocks.segment.path, at)
             for bytes_max in (0, 1 << 20):
                 (rot,) = rot_of(store, bytes_max)
-                assert (rot.begin, rot.end) == (stretch.begin, stretch.end) and rot.what
-            store.repair(stretch.begin, stretch.end, copy)
+                assert (rot.begin, rot.end) == (blocks.begin, blocks.end) and rot.what
+            store.repair(blocks.begin, blocks.end, copy)
             assert rot_of(store) == []
     assert files_of(store.path) == good
 
@@ -110,15 +110,15 @@ def test_every_flipped_byte_is_found_in_its_stretch_and_mended(tmp_path: Path) -
 def test_mending_what_is_sound_changes_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path)
     good = files_of(store.path)
-    for stretch in stretches(store):
-        store.repair(stretch.begin, stretch.end, bytes_of(stretch))
+    for blocks in block_ranges(store):
+        store.repair(blocks.begin, blocks.end, bytes_of(blocks))
     assert files_of(store.path) == good
 
 
-def test_a_copy_that_is_not_exactly_the_stretch_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_copy_that_is_not_exactly_the_range_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    chosen = stretches(store)[3]
-    copy, other = bytes_of(chosen), bytes_of(stretches(store)[4])
+    chosen = block_ranges(store)[3]
+    copy, other = bytes_of(chosen), bytes_of(block_ranges(store)[4])
     flip(chosen.segment.path, chosen.offset + 70)
     before = files_of(store.path)
     spoilt = bytearray(copy)
@@ -127,17 +127,17 @@ def test_a_copy_that_is_not_exactly_the_stretch_is_refused_and_nothing_is_writte
         with pytest.raises(CorruptBatch):
             store.repair(chosen.begin, chosen.end, bad)
     with pytest.raises(CorruptBatch, match="not between two points"):
-        store.repair(chosen.begin, stretches(store)[4].end, copy + other)
+        store.repair(chosen.begin, block_ranges(store)[4].end, copy + other)
     assert files_of(store.path) == before
     fill(store, [[b"the store is still sound"]])
 
 
-def test_the_newest_stretch_is_mended_below_what_is_not_committed(tmp_path: Path) -> None:
+def test_the_newest_range_is_mended_below_what_is_not_committed(tmp_path: Path) -> None:
     """The tail behind it is neither looked at nor touched."""
     store = new_store(tmp_path)
     fill(store, [[b"a"]], [[b"b"]], [[b"c"]])
     store.commit(row(1, 1, 2))
-    (newest,) = stretches(store)
+    (newest,) = block_ranges(store)
     assert (newest.begin, newest.end, newest.exact) == (1, 3, False)
     copy, path = bytes_of(newest), newest.segment.path
     good = path.read_bytes()
@@ -158,7 +158,7 @@ def test_a_copy_that_was_fetched_before_more_was_written_still_fits(tmp_path: Pa
     store = new_store(tmp_path)
     fill(store, [[b"a" * 40]], [[b"b" * 40]])
     commit_all(store)
-    (newest,) = stretches(store)
+    (newest,) = block_ranges(store)
     copy = bytes_of(newest)
     flip(newest.segment.path, 70)
     fill(store, *[[[b"more" * 10]] for _ in range(10)])
@@ -173,7 +173,7 @@ def test_a_cut_whose_place_is_hidden_by_damage_removes_nothing_and_works_once_me
     store = new_store(tmp_path, segment_bytes=400)
     fill(store, *[[[b"x" * 50]] for _ in range(9)])
     store.commit(row(1, 1, 1))
-    newest = store.stretch(LLSN(1))
+    newest = store.block_range(LLSN(1))
     copy = bytes_of(newest)
     flip(newest.segment.path, newest.offset + 12)
     before = {name: content for name, content in files_of(store.path).items() if name.endswith("seg")}
@@ -192,7 +192,7 @@ def test_a_cut_whose_place_is_hidden_by_damage_in_trimmed_entries_takes_all_of_t
     fill(store, *[[[b"x" * 50]] for _ in range(9)])
     store.commit(row(1, 1, 1))
     store.trim(GLSN(1))
-    flip(store.stretch(LLSN(1)).segment.path, 12)
+    flip(store.block_range(LLSN(1)).segment.path, 12)
     store.cut(Epoch(2), LLSN(2))
     assert (store.written_end, store.committed_end, store.low_llsn) == (2, 2, 2)
     assert [path.name for path in store.path.glob("*.seg")] == ["00000000000000000002.seg"]
@@ -208,34 +208,34 @@ def test_damage_right_behind_a_seal_does_not_hinder_the_cut(tmp_path: Path) -> N
     store = new_store(tmp_path)
     fill(store, *[[[b"x" * 50]] for _ in range(3)])
     store.commit(row(1, 1, 2))
-    (newest,) = stretches(store)
+    (newest,) = block_ranges(store)
     flip(newest.segment.path, len(bytes_of(newest)) + 12)
     store.cut(Epoch(2), LLSN(3))
     assert list(read_all(reopen(store))) == [1, 2]
 
 
-def test_what_is_trimmed_in_a_damaged_stretch_is_filled_up_so_that_the_rest_can_be_read(
+def test_what_is_trimmed_in_a_damaged_range_is_filled_up_so_that_the_rest_can_be_read(
     tmp_path: Path,
 ) -> None:
     """No replica has the trimmed bytes any more, and the batch behind them is reached over their headers (law 9)."""
     store = filled(tmp_path)
     good = read_all(store)
-    stretch = next(s for s in stretches(store)[5:] if s.exact and s.end - s.begin > 3)
-    copy = bytes_of(stretch)
+    blocks = next(s for s in block_ranges(store)[5:] if s.exact and s.end - s.begin > 3)
+    copy = bytes_of(blocks)
     header = parse_header(copy)
     store.trim(GLSN(header.end_llsn - 1))
-    assert store.low_llsn == header.end_llsn and store.stretch(store.low_llsn) == stretch
-    flip(stretch.segment.path, stretch.offset + 16)
+    assert store.low_llsn == header.end_llsn and store.block_range(store.low_llsn) == blocks
+    flip(blocks.segment.path, blocks.offset + 16)
     with pytest.raises(CorruptBatch):
         read_all(store)
-    store.repair(stretch.begin, stretch.end, copy[header.size :])
+    store.repair(blocks.begin, blocks.end, copy[header.size :])
     assert rot_of(store) == []
     expected = {llsn: entry for llsn, entry in good.items() if llsn >= store.low_llsn}
     assert read_all(store) == expected
     store = reopen(store)
     assert read_all(store) == expected
     with pytest.raises(Trimmed):
-        store.extent(stretch.begin, 1)
+        store.extent(blocks.begin, 1)
 
 
 def test_damage_in_trimmed_entries_before_a_tail_that_is_not_committed_is_filled_up(tmp_path: Path) -> None:
@@ -245,11 +245,11 @@ def test_damage_in_trimmed_entries_before_a_tail_that_is_not_committed_is_filled
     store.commit(row(1, 1, 2))  # the others are not ordered yet
     store.sync_rows()
     good = read_all(store)
-    stretch = store.stretch(LLSN(1))
-    assert (stretch.begin, stretch.end, stretch.exact) == (1, 3, False)
-    copy, size = bytes_of(stretch), parse_header(bytes_of(stretch)).size
+    blocks = store.block_range(LLSN(1))
+    assert (blocks.begin, blocks.end, blocks.exact) == (1, 3, False)
+    copy, size = bytes_of(blocks), parse_header(bytes_of(blocks)).size
     store.trim(GLSN(1))
-    flip(stretch.segment.path, stretch.offset + 16)  # the header of LLSN 1, which is trimmed
+    flip(blocks.segment.path, blocks.offset + 16)  # the header of LLSN 1, which is trimmed
     store.repair(LLSN(1), LLSN(3), copy[size : 2 * size])
     assert rot_of(store) == []
     assert read_all(store) == {llsn: entry for llsn, entry in good.items() if llsn > 1}
@@ -258,11 +258,11 @@ def test_damage_in_trimmed_entries_before_a_tail_that_is_not_committed_is_filled
 
 def test_what_is_not_trimmed_is_never_filled_up(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    stretch = next(s for s in stretches(store) if s.end - s.begin > 3)
-    copy = bytes_of(stretch)
+    blocks = next(s for s in block_ranges(store) if s.end - s.begin > 3)
+    copy = bytes_of(blocks)
     before = files_of(store.path)
     with pytest.raises(CorruptBatch, match="is not what was"):
-        store.repair(stretch.begin, stretch.end, copy[parse_header(copy).size :])
+        store.repair(blocks.begin, blocks.end, copy[parse_header(copy).size :])
     assert files_of(store.path) == before
 
 
@@ -276,14 +276,14 @@ def test_damage_in_trimmed_entries_is_filled_up_and_opening_does_not_stumble_ove
     commit_all(store)
     store.sync_rows()
     good = read_all(store)
-    first = store.stretch(LLSN(1))
+    first = store.block_range(LLSN(1))
     store.trim(GLSN(first.end - 1))
     assert (store.oldest_llsn, store.low_llsn) == (1, first.end)
     flip(first.segment.path, 20)
-    assert [(rot.begin, rot.end) for rot in store.examine(store.stretch(LLSN(1)))] == [(1, first.end)]
+    assert [(rot.begin, rot.end) for rot in store.examine(store.block_range(LLSN(1)))] == [(1, first.end)]
     store.fill(first.begin, first.end)
     store.fill(first.begin, first.end)
-    assert store.examine(store.stretch(LLSN(1))) == []
+    assert store.examine(store.block_range(LLSN(1))) == []
     expected = {llsn: entry for llsn, entry in good.items() if llsn >= first.end}
     assert read_all(store) == expected
     assert read_all(reopen(store)) == expected
@@ -297,13 +297,13 @@ def test_a_large_trimmed_batch_is_filled_up_within_the_limits_of_an_entry(
     fill(store, [[b"x" * 450] * 4], [[b"next"]])
     commit_all(store)
     store.trim(GLSN(4))
-    flip(store.stretch(LLSN(1)).segment.path, 70)
+    flip(store.block_range(LLSN(1)).segment.path, 70)
     store.fill(LLSN(1), LLSN(5))
     chunk = store.read(store.extent(LLSN(5), 1))
     assert chunk_entries(chunk) == {5: b"next"}
-    data = store.stretch(LLSN(1)).segment.path.read_bytes()
+    data = store.block_range(LLSN(1)).segment.path.read_bytes()
     assert max(map(len, entries_of(data, parse_header(data)))) <= 500
-    assert store.examine(store.stretch(LLSN(1))) == []
+    assert store.examine(store.block_range(LLSN(1))) == []
 
 
 def test_sound_bytes_end_at_the_first_damage(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_sound_bytes_end_at_the_first_damage(tmp_path: Path) -> None:
 def test_examining_does_not_open_segments_for_good(tmp_path: Path) -> None:
     store = reopen(filled(tmp_path), segment_bytes=SEGMENT_BYTES)
     assert rot_of(store) == []
-    assert sum(stretch.segment.opened() is not None for stretch in stretches(store)[:-1]) <= 1
+    assert sum(blocks.segment.opened() is not None for blocks in block_ranges(store)[:-1]) <= 1
 
 
 class _BadSector(OsDisk):
@@ -346,14 +346,14 @@ class _BadSector(OsDisk):
         return file
 
 
-def test_a_sector_that_cannot_be_read_is_rot_of_its_stretch(tmp_path: Path) -> None:
+def test_a_sector_that_cannot_be_read_is_rot_of_its_range(tmp_path: Path) -> None:
     filled(tmp_path).close()
     disk = _BadSector()
     store = LogStore.open(disk, tmp_path / "lsid=3", segment_bytes=SEGMENT_BYTES)
     commit_all(store)
-    stretch = stretches(store)[2]
-    disk.bad = (stretch.segment.path, stretch.offset + 100)
-    assert [(rot.begin, rot.end) for rot in rot_of(store, 1 << 20)] == [(stretch.begin, stretch.end)]
+    blocks = block_ranges(store)[2]
+    disk.bad = (blocks.segment.path, blocks.offset + 100)
+    assert [(rot.begin, rot.end) for rot in rot_of(store, 1 << 20)] == [(blocks.begin, blocks.end)]
 
 
 def _segment(name: str) -> str:
@@ -362,7 +362,7 @@ def _segment(name: str) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed: int) -> None:
-    """Sectors of the write survive or not: the stretch is damaged, or it is mended; no other byte differs."""
+    """Sectors of the write survive or not: the range is damaged, or it is mended; no other byte differs."""
     host = Host(seed)
     host.disk.make_directory(DIRECTORY.parent)
     store = LogStore.create(
@@ -374,21 +374,21 @@ def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed
     store.sync_rows()
     good = host.files(DIRECTORY)
     # The newest segment is read when it is opened: damage in it is told then (see test_damage).
-    closed = [stretch for stretch in stretches(store) if stretch.segment.path.name != max(good, key=_segment)]
-    stretch = random.Random(seed).choice(closed)
-    name = stretch.segment.path.name
-    copy = good[name][stretch.offset : stretch.offset + stretch.size]
-    inode = host.drive.file(stretch.segment.path)
-    for at in range(stretch.offset, stretch.offset + stretch.size, 97):
+    closed = [blocks for blocks in block_ranges(store) if blocks.segment.path.name != max(good, key=_segment)]
+    blocks = random.Random(seed).choice(closed)
+    name = blocks.segment.path.name
+    copy = good[name][blocks.offset : blocks.offset + blocks.size]
+    inode = host.drive.file(blocks.segment.path)
+    for at in range(blocks.offset, blocks.offset + blocks.size, 97):
         inode.flip(at, at % 8)
     host.disk.crash_at = host.disk.operations + 1 + seed % 2
     with pytest.raises(BaseException, match="host"):
-        store.repair(stretch.begin, stretch.end, copy)
+        store.repair(blocks.begin, blocks.end, copy)
     store = LogStore.open(host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES)
     rotten = rot_of(store)
-    assert [(rot.begin, rot.end) for rot in rotten] in ([], [(stretch.begin, stretch.end)])
+    assert [(rot.begin, rot.end) for rot in rotten] in ([], [(blocks.begin, blocks.end)])
     if rotten:
-        store.repair(stretch.begin, stretch.end, copy)
+        store.repair(blocks.begin, blocks.end, copy)
     files = host.files(DIRECTORY)
     segments = [n for n in good if n.endswith(".seg")]
     assert {n: files[n] for n in segments[:-1]} == {n: good[n] for n in segments[:-1]}
@@ -400,15 +400,15 @@ def test_a_mend_that_fails_on_the_disk_poisons_the_store(
 ) -> None:
     """A sync that failed is never taken for one that worked, whatever it was for."""
     store = filled(tmp_path)
-    stretch = stretches(store)[0]
-    copy = bytes_of(stretch)
+    blocks = block_ranges(store)[0]
+    copy = bytes_of(blocks)
 
     def fail(self: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("varlog.runtime.disk.OsFile.sync", fail)
     with pytest.raises(OSError, match="Input/output"):
-        store.repair(stretch.begin, stretch.end, copy)
+        store.repair(blocks.begin, blocks.end, copy)
     monkeypatch.undo()
     with pytest.raises(OSError, match="Input/output"):
         fill(store, [[b"no"]])
@@ -417,7 +417,7 @@ def test_a_mend_that_fails_on_the_disk_poisons_the_store(
 def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
     """Law 9: what nobody trimmed is never said to be."""
     store = filled(tmp_path)
-    first = store.stretch(LLSN(1))
+    first = store.block_range(LLSN(1))
     first.segment.release()
     first.segment.path.unlink()
     with pytest.raises(CorruptBatch, match="missing"):

@@ -49,7 +49,7 @@ def test_a_sound_store_is_left_alone(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     before = files_of(store.path)
     assert store.scrub_metadata() == ""
-    assert store.scrub_sidecar(store.stretch(LLSN(1))) == ""
+    assert store.scrub_sidecar(store.block_range(LLSN(1))) == ""
     assert files_of(store.path) == before
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_sidecar_is_what_it_was(tmp_path: Path, gone: bool) -> None:
             path.unlink()
         else:
             flip(path, at, 3)
-        assert str(path) in store.scrub_sidecar(store.stretch(LLSN(1)))
+        assert str(path) in store.scrub_sidecar(store.block_range(LLSN(1)))
         assert path.read_bytes() == good
 
 
@@ -88,15 +88,15 @@ def test_room_behind_the_last_batch_of_a_closed_segment_is_cut_off(tmp_path: Pat
     path = min(store.path.glob("*.seg"))
     good = path.read_bytes()
     path.write_bytes(good + bytes(4096))
-    assert "longer than what was written" in store.scrub_sidecar(store.stretch(LLSN(1)))
+    assert "longer than what was written" in store.scrub_sidecar(store.block_range(LLSN(1)))
     assert path.read_bytes() == good
-    assert store.scrub_sidecar(store.stretch(LLSN(1))) == ""
+    assert store.scrub_sidecar(store.block_range(LLSN(1))) == ""
 
 
 def test_the_newest_segment_gets_no_sidecar(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     before = files_of(store.path)
-    assert store.scrub_sidecar(store.stretch(LLSN(store.committed_end - 1))) == ""
+    assert store.scrub_sidecar(store.block_range(LLSN(store.committed_end - 1))) == ""
     assert files_of(store.path) == before
 
 

@@ -87,7 +87,7 @@ class Acknowledgements:
         return [self.rate(begin + number * bin_s, begin + (number + 1) * bin_s) for number in range(bins)]
 
     def longest_pause(self, begin: float, end: float) -> tuple[float, float]:
-        """The longest stretch within [begin, end) without any acknowledgement: where it begins and where it ends."""
+        """The longest interval within [begin, end) without any acknowledgement: where it begins and where it ends."""
         inside = self.moments[bisect_left(self.moments, begin) : bisect_left(self.moments, end)]
         return max(pairwise((begin, *inside, end)), key=lambda pair: pair[1] - pair[0])
 

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from varlog.client.chunk import Chunk, Part
-from varlog.client.merge_rules import Row, Stretch
+from varlog.client.merge_rules import MergedRange, Row
 from varlog.model.batch import HEADER_BYTES, BatchHeader
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import LLSN
@@ -52,18 +52,18 @@ def schema() -> pa.Schema:
 
 
 async def record_batches(
-    stretches: AsyncGenerator[list[Stretch], None],
+    ranges: AsyncGenerator[list[MergedRange], None],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Record batches in GLSN order, as soon as their entries exist."""
     builder = Builder()
-    async with aclosing(stretches):
-        async for taken in stretches:
+    async with aclosing(ranges):
+        async for taken in ranges:
             for batch in builder.build(taken):
                 yield batch
 
 
 class Builder:
-    """Turns stretches into record batches."""
+    """Turns ranges into record batches."""
 
     def __init__(self) -> None:
         import numpy
@@ -72,22 +72,22 @@ class Builder:
         self._np = numpy
         self._schema = schema()
 
-    def build(self, stretches: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
-        """All entries of `stretches`, in order. What is small is joined with its neighbours, but waits for no other call."""
+    def build(self, ranges: Sequence[MergedRange]) -> Iterator[pa.RecordBatch]:
+        """All entries of `ranges`, in order. What is small is joined with its neighbours, but waits for no other call."""
         small = _Columns()
-        for stretch in stretches:
-            chunk = stretch.source
+        for merged in ranges:
+            chunk = merged.source
             if not isinstance(chunk, Chunk):
-                raise TypeError(f"a stretch of {type(chunk).__name__} has no batches")
-            shift = stretch.glsn - stretch.llsn
-            for large, llsn, count in _parts(chunk, stretch):
+                raise TypeError(f"a range of {type(chunk).__name__} has no batches")
+            shift = merged.glsn - merged.llsn
+            for large, llsn, count in _parts(chunk, merged):
                 if large is None:
-                    small.add(chunk, stretch.log_stream, LLSN(llsn), count, shift)
+                    small.add(chunk, merged.log_stream, LLSN(llsn), count, shift)
                 if small.data and (large is not None or len(small.data) >= JOIN_ROWS_MAX):
                     yield self._joined(small)
                     small = _Columns()
                 if large is not None:
-                    yield self._wrapped(chunk, stretch.log_stream, *large, llsn, count, shift)
+                    yield self._wrapped(chunk, merged.log_stream, *large, llsn, count, shift)
         if small.data:
             yield self._joined(small)
 
@@ -158,10 +158,10 @@ class _Columns:
 _Large = tuple[int, BatchHeader]
 
 
-def _parts(chunk: Chunk, stretch: Stretch) -> Iterator[tuple[_Large | None, int, int]]:
+def _parts(chunk: Chunk, merged: MergedRange) -> Iterator[tuple[_Large | None, int, int]]:
     """(batch, LLSN, count): large batches each on its own; small neighbours together, as (None, LLSN, count)."""
     small_llsn, small_count = 0, 0
-    for at, header, begin, end in chunk.pieces(stretch.llsn, stretch.length):
+    for at, header, begin, end in chunk.pieces(merged.llsn, merged.length):
         if end - begin >= WRAP_ROWS_MIN or header.body_bytes >= WRAP_BYTES_MIN:
             if small_count:
                 yield None, small_llsn, small_count

@@ -14,7 +14,7 @@ from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
 from varlog.client.chunk import FetchPoint, Part, entry_lists
 from varlog.client.loop_bridge import LoopBridge
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import MergedRange
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
     ClusterView,
@@ -135,13 +135,13 @@ class Log(_Blocking):
         Waits for what is not written yet; continues across reconnects, restarts and new log streams without a skip or a repeat
         (R-READ-3). Trimmed if the next position is trimmed.
         """
-        return self._entries(self._log.connector.stretches(begin, end))
+        return self._entries(self._log.connector.merged_ranges(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[list[Entry], None, None]:
         """As `subscribe`, in lists of what has arrived, of up to about a thousand: less work per entry."""
-        return self._lists(self._log.connector.stretches(begin, end))
+        return self._lists(self._log.connector.merged_ranges(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -149,11 +149,11 @@ class Log(_Blocking):
         """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         return self._bridge.iterate(self._log.arrow(begin, end))
 
-    def _entries(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[Entry, None, None]:
+    def _entries(self, source: AsyncGenerator[list[MergedRange], None]) -> Generator[Entry, None, None]:
         for entries in self._lists(source):
             yield from entries
 
-    def _lists(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[list[Entry], None, None]:
+    def _lists(self, source: AsyncGenerator[list[MergedRange], None]) -> Generator[list[Entry], None, None]:
         # Whole chunks change threads and become entries here: passing lists would cost more than making them.
         for arrived in self._bridge.iterate(source):
             yield from entry_lists(arrived)

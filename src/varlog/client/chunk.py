@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import Final
 
-from varlog.client.merge_rules import Row, Stretch
+from varlog.client.merge_rules import MergedRange, Row
 from varlog.model.batch import JUNK, BatchHeader, Buffer, check_body, check_offsets, entries_of, walk
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch
@@ -148,19 +148,19 @@ Part = tuple[tuple[Row, ...], Chunk]
 FetchPoint = tuple[int, int]
 
 
-def entries_in(stretches: Iterable[Stretch]) -> list[Entry]:
-    """The entries of some stretches."""
+def entries_in(ranges: Iterable[MergedRange]) -> list[Entry]:
+    """The entries of some ranges."""
     entries: list[Entry] = []
-    for log_stream, glsn, llsn, length, source, _ in stretches:
+    for log_stream, glsn, llsn, length, source, _ in ranges:
         if isinstance(source, Chunk):
             entries += source.entries(log_stream, glsn, llsn, length)
     return entries
 
 
-def entry_lists(stretches: Iterable[Stretch]) -> Iterator[list[Entry]]:
+def entry_lists(ranges: Iterable[MergedRange]) -> Iterator[list[Entry]]:
     """The same in lists of at most CUT_ENTRIES, which are the fastest to build: see Chunk._cut_from."""
     entries: list[Entry] = []
-    for log_stream, glsn, llsn, length, source, _ in stretches:
+    for log_stream, glsn, llsn, length, source, _ in ranges:
         if isinstance(source, Chunk):
             begin = 0
             while begin < length:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from varlog.client.appender import Appender
 from varlog.client.chunk import FetchPoint, Part, entries_in
 from varlog.client.cursor_registry import CursorRegistry
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import MergedRange
 from varlog.client.node_client import NodeClient
 from varlog.client.ordering import OrderedTopic, TopicSubscription, check_position
 from varlog.client.routing import Routing
@@ -48,14 +48,14 @@ class Connector:
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
-    def stretches(
+    def merged_ranges(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
-    ) -> AsyncGenerator[list[Stretch], None]:
+    ) -> AsyncGenerator[list[MergedRange], None]:
         """As `Log.subscribe`, in the form in which it was fetched: the caller makes entries (`entry_lists`) or record batches of
         it, where it likes."""
         first = None if begin is None else GLSN(begin)
         until = None if end is None else GLSN(end)
-        return self._ordered.subscription(first, until, self._timeout_s).stretches()
+        return self._ordered.subscription(first, until, self._timeout_s).merged_ranges()
 
     def follow(self, begin: GLSN | int = FIRST_GLSN) -> TailingReader:
         """As `Log.subscribe_lists`, without an end, for a caller that must know up to which position it has seen everything."""
@@ -216,6 +216,6 @@ class TailingReader:
 
     async def lists(self) -> AsyncGenerator[list[Entry], None]:
         """What has arrived, in order; an empty list where only positions without an entry were passed."""
-        async with aclosing(self._subscription.stretches(empty=True)) as stretches:
-            async for arrived in stretches:
+        async with aclosing(self._subscription.merged_ranges(empty=True)) as ranges:
+            async for arrived in ranges:
                 yield entries_in(arrived)

@@ -15,7 +15,7 @@ from varlog.client.chunk import entry_lists
 from varlog.client.committed.topic import CommittedTopic
 from varlog.client.connector import Connector
 from varlog.client.cursor_registry import CursorRegistry
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import MergedRange
 from varlog.client.ordering import OrderedTopic, check_position
 from varlog.client.routing import Routing
 from varlog.client.sequenced.topic import SequencedTopic
@@ -141,13 +141,13 @@ class Log:
         Waits for what is not written yet; continues across reconnects, restarts and new log streams without a skip or a repeat
         (R-READ-3). Trimmed if the next position is trimmed.
         """
-        return _entries(self._connector.stretches(begin, end))
+        return _entries(self._connector.merged_ranges(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[list[Entry], None]:
         """As `subscribe`, in lists of what has arrived, of up to about a thousand: less work per entry."""
-        return _lists(self._connector.stretches(begin, end))
+        return _lists(self._connector.merged_ranges(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -155,7 +155,7 @@ class Log:
         """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         from varlog.client.arrow import record_batches
 
-        return record_batches(self._connector.stretches(begin, end))
+        return record_batches(self._connector.merged_ranges(begin, end))
 
     # --- Named readers --------------------------------------------------------------------------------------------------
 
@@ -215,16 +215,16 @@ class Log:
         return self._timeout_s if timeout_s is None else timeout_s
 
 
-async def _lists(stretches: AsyncGenerator[list[Stretch], None]) -> AsyncGenerator[list[Entry], None]:
-    async with aclosing(stretches):
-        async for arrived in stretches:
+async def _lists(ranges: AsyncGenerator[list[MergedRange], None]) -> AsyncGenerator[list[Entry], None]:
+    async with aclosing(ranges):
+        async for arrived in ranges:
             for entries in entry_lists(arrived):
                 yield entries
 
 
-async def _entries(stretches: AsyncGenerator[list[Stretch], None]) -> AsyncGenerator[Entry, None]:
-    async with aclosing(stretches):
-        async for arrived in stretches:
+async def _entries(ranges: AsyncGenerator[list[MergedRange], None]) -> AsyncGenerator[Entry, None]:
+    async with aclosing(ranges):
+        async for arrived in ranges:
             for entries in entry_lists(arrived):
                 for entry in entries:
                     yield entry

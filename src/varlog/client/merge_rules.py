@@ -1,6 +1,6 @@
 """PURE. Merges the streams of a topic into one order (law 4, R-READ-3).
 
-Rows of fetches in, stretches in GLSN order out. GLSNs are dense, so the stream that has the next one is next: nothing is compared,
+Rows of fetches in, ranges in GLSN order out. GLSNs are dense, so the stream that has the next one is next: nothing is compared,
 nothing is sorted. Rows may be cut anywhere, come twice, and come in any order between streams; within one stream they must not
 leave a gap.
 """
@@ -23,7 +23,7 @@ CHUNKS_PER_STREAM: Final = 2
 Row = tuple[LLSN, GLSN, int]
 
 
-class Stretch(NamedTuple):
+class MergedRange(NamedTuple):
     """`length` entries of one stream that follow each other in both orders; `source` is what they were fetched in."""
 
     log_stream: LogStreamID
@@ -40,7 +40,7 @@ class _Lane:
     __slots__ = ("clear_to", "next_glsn", "next_llsn", "sources", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Stretch] = deque()
+        self.waiting: deque[MergedRange] = deque()
         self.sources = 0
         self.next_llsn: LLSN = NO_LLSN  # not known before the first row
         self.next_glsn: GLSN = NO_GLSN
@@ -105,7 +105,7 @@ class Merge:
     def offer(self, log_stream: LogStreamID, rows: Sequence[Row], source: object) -> None:
         """Entries `rows` of a stream, in whatever pieces. ValueError: they leave a gap, or contradict what came before."""
         lane = self._lanes[log_stream]
-        fresh: list[Stretch] = []
+        fresh: list[MergedRange] = []
         next_llsn, next_glsn = lane.next_llsn, lane.next_glsn
         for llsn, glsn, count in rows:
             if next_llsn:
@@ -125,7 +125,7 @@ class Merge:
                 continue
             if before > 0:
                 llsn, glsn, count = LLSN(llsn + before), GLSN(glsn + before), count - before
-            fresh.append(Stretch(log_stream, glsn, llsn, count, source, False))
+            fresh.append(MergedRange(log_stream, glsn, llsn, count, source, False))
         lane.next_llsn, lane.next_glsn = next_llsn, next_glsn
         self._newest = max(self._newest, GLSN(next_glsn - 1))
         if fresh:
@@ -144,23 +144,23 @@ class Merge:
     def trimmed_up_to(self, glsn: GLSN) -> None:
         self.trimmed = max(self.trimmed, glsn)
 
-    def pop_ready(self) -> list[Stretch]:
+    def pop_ready(self) -> list[MergedRange]:
         """Everything that goes next, in order; empty while the next position is not here."""
-        taken: list[Stretch] = []
+        taken: list[MergedRange] = []
         heads, lanes = self._heads, self._lanes
         position = self.next
         end = self.end
         while (end is None or position < end) and (log_stream := heads.pop(position, None)) is not None:
             lane = lanes[log_stream]
-            stretch = lane.waiting.popleft()
-            if stretch.last:
+            merged = lane.waiting.popleft()
+            if merged.last:
                 lane.sources -= 1
             if lane.waiting:
                 heads[lane.waiting[0].glsn] = log_stream
-            if end is not None and position + stretch.length > end:
-                stretch = stretch._replace(length=end - position)
-            taken.append(stretch)
-            position = GLSN(position + stretch.length)
+            if end is not None and position + merged.length > end:
+                merged = merged._replace(length=end - position)
+            taken.append(merged)
+            position = GLSN(position + merged.length)
         self.next = position
         return taken
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from varlog.client.append_rules import InflightBatch
 from varlog.client.chunk import FetchPoint, Part
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import MergedRange
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, StreamRange
 from varlog.model.errors import InvalidRequest
@@ -57,8 +57,8 @@ class TopicSubscription(Protocol):
 
     next: GLSN
 
-    def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
-        """What follows, in order, in lists; each stretch's source is a Chunk. `empty`: also a list without any, where nothing but
+    def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
+        """What follows, in order, in lists; each range's source is a Chunk. `empty`: also a list without any, where nothing but
         positions without an entry were passed."""
         ...
 

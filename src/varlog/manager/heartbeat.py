@@ -1,4 +1,4 @@
-"""Heartbeat: polls each storage node; one that stays silent is unreachable (R-SEAL-2).
+"""Heartbeat: polls each storage node; a silent one is unreachable (R-SEAL-2).
 
 A round waits for the nodes that answered the last time. The others are probed in the background, so that they do not delay the
 repair of streams without them.

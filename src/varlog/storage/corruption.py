@@ -1,6 +1,6 @@
-"""Finds and repairs stretches of a segment that do not match their checksums.
+"""Finds and repairs ranges of a segment that do not match their checksums.
 
-A stretch lies between two points of the index. Where it begins and ends, in entries and in bytes, is known whatever its own bytes
+A range lies between two points of the index. Where it begins and ends, in entries and in bytes, is known whatever its own bytes
 are now; and committed bytes never change and are the same on every replica (law 3). So a copy from another replica, of exactly the
 same size, is written over the damage while the replica continues to serve. Doing it twice is harmless, and a crash in the middle
 leaves damage that is found like any other.
@@ -37,7 +37,7 @@ class BlockRange:
     exact: bool
 
     def parts(self) -> Iterator[BlockRange]:
-        """The same stretch from point to point: the smallest parts that are repaired."""
+        """The same range from point to point: the smallest parts that are repaired."""
         index = self.segment.index
         first, last = index.at_or_before(self.begin), index.at_or_before(LLSN(self.end - 1))
         for point in range(first, last):
@@ -52,15 +52,15 @@ class BlockRange:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A damaged stretch, and what is wrong with it."""
+    """A damaged range, and what is wrong with it."""
 
     begin: LLSN
     end: LLSN
     what: str
 
 
-def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, whole: bool) -> BlockRange:
-    """The stretch from the last point at or before `llsn` on: as far as `bytes_max` allows and not beyond `limit`, but at least
+def find_block_range(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, whole: bool) -> BlockRange:
+    """The range from the last point at or before `llsn` on: as far as `bytes_max` allows and not beyond `limit`, but at least
     to the next point. `whole`: the segment is closed and ends at `limit`. Touches memory only."""
     index = segment.index
     point = index.at_or_before(llsn)
@@ -71,26 +71,26 @@ def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, w
     return BlockRange(segment, begin, limit, offset, segment.size - offset, whole)
 
 
-def read_stretch(stretch: BlockRange) -> bytes:
+def read_block_range(blocks: BlockRange) -> bytes:
     """Its bytes as they are; none if they cannot be read."""
     try:
-        opened = stretch.segment.borrow()
-        return opened.file.read_at(stretch.size, stretch.offset)
+        opened = blocks.segment.borrow()
+        return opened.file.read_at(blocks.size, blocks.offset)
     except OSError:
         return b""
 
 
-def examine_stretch(stretch: BlockRange, ordered: Ordered = ()) -> list[Corruption]:
-    """Read the stretch and check every checksum in it, and that its batches are those that were ordered; what is damaged, point to
+def examine_block_range(blocks: BlockRange, ordered: Ordered = ()) -> list[Corruption]:
+    """Read the range and check every checksum in it, and that its batches are those that were ordered; what is damaged, point to
     point. FileNotFoundError if it was trimmed."""
-    opened = stretch.segment.borrow()
+    opened = blocks.segment.borrow()
     try:
-        _check(stretch, opened.file.read_at(stretch.size, stretch.offset), ordered)
+        _check(blocks, opened.file.read_at(blocks.size, blocks.offset), ordered)
         return []
     except (CorruptBatch, OSError):
         pass  # which part of it is damaged is found out below
     corrupt = []
-    for part in stretch.parts():
+    for part in blocks.parts():
         try:
             _check(part, opened.file.read_at(part.size, part.offset), ordered)
         except CorruptBatch as problem:
@@ -101,10 +101,10 @@ def examine_stretch(stretch: BlockRange, ordered: Ordered = ()) -> list[Corrupti
     return corrupt
 
 
-def _check(stretch: BlockRange, data: Buffer, ordered: Ordered) -> None:
-    size = check_batches(data, stretch.begin, stretch.end, ordered)
-    if stretch.exact and size != stretch.size:
-        raise CorruptBatch(f"its batches are {size} bytes, and should be {stretch.size}", stretch.offset)
+def _check(blocks: BlockRange, data: Buffer, ordered: Ordered) -> None:
+    size = check_batches(data, blocks.begin, blocks.end, ordered)
+    if blocks.exact and size != blocks.size:
+        raise CorruptBatch(f"its batches are {size} bytes, and should be {blocks.size}", blocks.offset)
 
 
 def check_batches(data: Buffer, begin: LLSN, end: LLSN, ordered: Ordered = ()) -> int:
@@ -163,7 +163,7 @@ def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLS
     check_batches(opened.file.read_at(sum(map(len, parts)), offset), begin, end)
 
 
-def fill_stretch(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
+def fill_block_range(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
     """Write a batch of the same size over the trimmed entries [begin, end), and sync. CorruptBatch: their size is not known."""
     offset, space = _space_of(segment, begin, end)
     if space is None:

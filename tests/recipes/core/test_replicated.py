@@ -263,7 +263,7 @@ def test_catching_up_with_a_log_that_does_not_answer_ends_at_the_deadline() -> N
     in_virtual_time(body)
 
 
-def test_waiting_looks_now_and_after_each_stretch() -> None:
+def test_waiting_looks_now_and_after_each_range() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log, seed=1) as one, opened(log, seed=2) as two:
             assert await two.wait(lambda machine: "at once") == "at once"

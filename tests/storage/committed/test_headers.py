@@ -1,4 +1,4 @@
-"""Batches are found by whose they are: those in the range, the newest stretch first, over segments and trims."""
+"""Batches are found by whose they are: those in the range, the newest range first, over segments and trims."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def find_all(
     """Everything found, and the LLSN from which on everything was looked through."""
     found: dict[BatchKey, LLSN] = {}
     reached = end
-    for stretch in store.header_stretches(LLSN(begin), LLSN(end), bytes_max):
-        found |= store.find_batches(stretch, wanted)
-        assert stretch.first_llsn < reached
-        reached = stretch.first_llsn
+    for header_range in store.header_ranges(LLSN(begin), LLSN(end), bytes_max):
+        found |= store.find_batches(header_range, wanted)
+        assert header_range.first_llsn < reached
+        reached = header_range.first_llsn
     return found, reached
 
 
-@pytest.mark.parametrize("stretch_bytes", [1, 500, 1 << 20])
+@pytest.mark.parametrize("range_bytes", [1, 500, 1 << 20])
 def test_every_batch_of_the_range_is_found_and_none_at_or_above_its_end(
-    tmp_path: Path, seed: int, stretch_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headers_module, "STRETCH_BYTES", stretch_bytes)
+    monkeypatch.setattr(headers_module, "RANGE_BYTES", range_bytes)
     random = Random(seed)
     store, batches = made(tmp_path, random)
     everything = {key(first): None for first, _ in batches}
@@ -82,7 +82,7 @@ def test_the_search_ends_where_its_bytes_do_and_says_so(tmp_path: Path, seed: in
 def test_what_is_trimmed_is_not_looked_at_and_a_trim_meanwhile_is_told(tmp_path: Path, seed: int) -> None:
     store, batches = made(tmp_path, Random(seed))
     end = batches[-1][1]
-    stale = store.header_stretches(LLSN(1), LLSN(end), 1 << 30)[-1]
+    stale = store.header_ranges(LLSN(1), LLSN(end), 1 << 30)[-1]
     stale.segment.release()
     store.trim(GLSN(end // 2))
     _, reached = find_all(store, 1, end, {key(1): None})
@@ -114,8 +114,8 @@ def test_the_batches_of_some_producers_are_told_in_order_however_long_the_bodies
         batches.append(batch)
     store.append(batches)
     commit_all(store)
-    (stretch,) = store.header_stretches(LLSN(1), LLSN(25), 1 << 40)
-    found = store.batches_of(stretch, {ProducerID(1): None, ProducerID(2): None})
+    (header_range,) = store.header_ranges(LLSN(1), LLSN(25), 1 << 40)
+    found = store.batches_of(header_range, {ProducerID(1): None, ProducerID(2): None})
     expected = [number for number in range(1, 13) if number % 3]
     assert [(place.producer, place.sequence, place.llsn, place.entries) for place in found] == [
         (number % 3, number, 2 * number - 1, 2) for number in expected

@@ -49,7 +49,7 @@ BATCHES = 60
 
 @pytest.fixture(autouse=True)
 def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points close together, so that small segments have several stretches."""
+    """Points close together, so that small segments have several ranges."""
     monkeypatch.setattr("varlog.storage.committed.index.INDEX_STRIDE_BYTES", 512)
 
 
@@ -293,7 +293,7 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back
             await replica.block_repair.repair(sources(2))
             assert segments(bench, 1) == segments(bench, 2), "it can be read back"
             assert (await status(bench, 1)).state is ReplicaState.SEALING
-            replica.store.examine(replica.store.stretch(LLSN(1)))
+            replica.store.examine(replica.store.block_range(LLSN(1)))
             await replica.block_repair.repair(())
             assert (await status(bench, 1)).damage, "what can be read back proves nothing"
         for node in (2, 1):
@@ -333,7 +333,7 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_before_the_replica_is_seal
     run(tmp_path, story)
 
 
-def test_replicas_that_are_damaged_in_one_stretch_mend_each_other_batch_by_batch(tmp_path: Path) -> None:
+def test_replicas_that_are_damaged_in_one_range_mend_each_other_batch_by_batch(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
         await filled(bench, 1, 2)
@@ -455,9 +455,9 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
 ) -> None:
     examined: list[tuple[int, int]] = []
 
-    def spy(self: LogStore, stretch: BlockRange) -> list[Corruption]:
-        examined.append((stretch.begin, stretch.end))
-        return examine(self, stretch)
+    def spy(self: LogStore, blocks: BlockRange) -> list[Corruption]:
+        examined.append((blocks.begin, blocks.end))
+        return examine(self, blocks)
 
     examine = LogStore.examine
     monkeypatch.setattr(LogStore, "examine", spy)
@@ -485,9 +485,9 @@ def test_without_a_scrub_nothing_is_read_that_nobody_asked_for(
 ) -> None:
     examined: list[BlockRange] = []
 
-    def spy(self: LogStore, stretch: BlockRange) -> list[Corruption]:
-        examined.append(stretch)
-        return examine(self, stretch)
+    def spy(self: LogStore, blocks: BlockRange) -> list[Corruption]:
+        examined.append(blocks)
+        return examine(self, blocks)
 
     examine = LogStore.examine
     monkeypatch.setattr(LogStore, "examine", spy)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 
 from varlog.client.chunk import Chunk
 from varlog.client.committed.fetcher import Fetcher
-from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
+from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, MergedRange, fetch_bytes
 from varlog.client.node_client import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.routing import ATTEMPT_S, Routing
@@ -49,8 +49,8 @@ class CommittedSubscription:
         self._failure: BaseException | None = None
         self._reports = DamageReports(routing)
 
-    async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
-        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk. None is empty: every position of
+    async def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
+        """What follows, in order, in lists of whatever is there; each range's source is a Chunk. None is empty: every position of
         a committed topic holds an entry."""
         merge = await self._start()
         stop_watching = self._routing.watch(lambda: self._follow_view(merge))
@@ -59,7 +59,7 @@ class CommittedSubscription:
             while not merge.done:
                 self._news.clear()
                 if taken := merge.pop_ready():
-                    for log_stream in {stretch.log_stream: None for stretch in taken}:
+                    for log_stream in {merged.log_stream: None for merged in taken}:
                         self._room[log_stream].set()
                     self.next = merge.next
                     yield taken

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from varlog.client.chunk import Chunk
-from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, Stretch, fetch_bytes
+from varlog.client.merge_rules import CHUNKS_PER_STREAM, Merge, MergedRange, fetch_bytes
 from varlog.client.node_client import DamageReports
 from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
@@ -73,8 +73,8 @@ class SequencedSubscription:
         self._given: GLSN = NO_GLSN  # all positions below it were assigned
         self._hole: tuple[GLSN, GLSN, float] = (NO_GLSN, NO_GLSN, 0.0)  # where, what was given then, and when
 
-    async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
-        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk. `empty`: also a list without
+    async def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
+        """What follows, in order, in lists of whatever is there; each range's source is a Chunk. `empty`: also a list without
         any, where only junk was passed."""
         self._loop = asyncio.get_running_loop()
         merge = await self._start()
@@ -84,7 +84,7 @@ class SequencedSubscription:
             while not merge.done:
                 self._news.clear()
                 if taken := merge.pop_ready():
-                    for log_stream in {stretch.log_stream: None for stretch in taken}:
+                    for log_stream in {merged.log_stream: None for merged in taken}:
                         self._room[log_stream].set()
                     self.next = merge.next
                     if (entries := without_junk(taken)) or empty:
@@ -255,15 +255,15 @@ class SequencedSubscription:
         self._news.set()
 
 
-def without_junk(taken: list[Stretch]) -> list[Stretch]:
+def without_junk(taken: list[MergedRange]) -> list[MergedRange]:
     """The same without the positions that hold nothing."""
-    kept: list[Stretch] = []
-    for stretch in taken:
-        chunk = stretch.source
+    kept: list[MergedRange] = []
+    for merged in taken:
+        chunk = merged.source
         if not isinstance(chunk, Chunk) or not chunk.has_junk:
-            kept.append(stretch)
+            kept.append(merged)
             continue
-        for llsn, count in chunk.without_junk(stretch.llsn, stretch.length):
-            glsn = GLSN(stretch.glsn + llsn - stretch.llsn)
-            kept.append(stretch._replace(glsn=glsn, llsn=llsn, length=count))
+        for llsn, count in chunk.without_junk(merged.llsn, merged.length):
+            glsn = GLSN(merged.glsn + llsn - merged.llsn)
+            kept.append(merged._replace(glsn=glsn, llsn=llsn, length=count))
     return kept

@@ -92,7 +92,7 @@ export class Chart {
     return most;
   }
 
-  /** Stretches of points that belong together; a sample without a value ends one. */
+  /** Runs of points that belong together; a sample without a value ends one. */
   runs(name) {
     const runs = [[]];
     for (const { time, values } of this.history.samples) {

@@ -200,7 +200,7 @@ def merged_classes(classes: Iterable[tuple[int, ValueClass]]) -> list[ValueClass
 
 def between(busy: Sequence[Busy]) -> Iterator[Silence]:
     """The silences between intervals in which something arrived."""
-    ordered = sorted(busy, key=lambda stretch: stretch.first_us)
+    ordered = sorted(busy, key=lambda one: one.first_us)
     for before, after in pairwise(ordered):
         if after.first_us > before.last_us:
             yield Silence(before.last_us, after.first_us)

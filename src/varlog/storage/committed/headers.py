@@ -1,6 +1,6 @@
 """Finds batches by producer, from the headers of a range of LLSNs (R-ORD-7).
 
-The newest stretch first. There is no index by producer: a retry is rare and searches only above its floor, and every append would
+The newest range first. There is no index by producer: a retry is rare and searches only above its floor, and every append would
 pay for an index.
 """
 
@@ -24,7 +24,7 @@ from varlog.storage.committed.segment import Segment
 BatchKey = tuple[ProducerID, int]
 
 # Bytes that one job of a worker walks: readers of the same disk wait no longer than for this.
-STRETCH_BYTES: Final = 8 * MIB
+RANGE_BYTES: Final = 8 * MIB
 # Bytes read at a time. A body that reaches further is skipped, not read; behind a long one there is likely another.
 _WINDOW_BYTES: Final = 256 * KIB
 _STEP_BYTES: Final = 4 * KIB
@@ -45,7 +45,7 @@ class BatchPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderStretch:
+class HeaderRange:
     """Batches of one segment, back to back: [offset, offset_end), the first of them at `first_llsn`; none from `limit` on."""
 
     segment: Segment
@@ -55,46 +55,46 @@ class HeaderStretch:
     limit: LLSN
 
 
-def stretches_back(
+def header_ranges_back(
     segments: Sequence[Segment], begin: LLSN, end: LLSN, bytes_max: int
-) -> list[HeaderStretch]:
-    """What holds LLSNs [begin, end), in stretches, the newest first, as far back as `bytes_max` allow. Touches memory only."""
-    found: list[HeaderStretch] = []
+) -> list[HeaderRange]:
+    """What holds LLSNs [begin, end), in ranges, the newest first, as far back as `bytes_max` allow. Touches memory only."""
+    found: list[HeaderRange] = []
     number = bisect_right(segments, end - 1, key=lambda segment: segment.first_llsn) - 1
     while number >= 0 and begin < end and bytes_max > 0:
-        stretch = _newest_stretch(segments[number], begin, end)
-        found.append(stretch)
-        bytes_max -= stretch.offset_end - stretch.offset
-        end = stretch.first_llsn
-        if stretch.offset == 0:
+        header_range = _newest_range(segments[number], begin, end)
+        found.append(header_range)
+        bytes_max -= header_range.offset_end - header_range.offset
+        end = header_range.first_llsn
+        if header_range.offset == 0:
             number -= 1
     return found
 
 
-def _newest_stretch(segment: Segment, begin: LLSN, end: LLSN) -> HeaderStretch:
+def _newest_range(segment: Segment, begin: LLSN, end: LLSN) -> HeaderRange:
     """The last batches below `end`, back to the one with `begin` if that is near enough."""
     index = segment.index
     last = index.at_or_before(LLSN(end - 1))
     offset_end = index.offset(last + 1) if last + 1 < len(index) else segment.size
-    first = index.last_within(LLSN(end - 1), max(0, offset_end - STRETCH_BYTES))
+    first = index.last_within(LLSN(end - 1), max(0, offset_end - RANGE_BYTES))
     first = max(first, index.at_or_before(begin))
-    return HeaderStretch(segment, index.offset(first), offset_end, index.llsn(first), end)
+    return HeaderRange(segment, index.offset(first), offset_end, index.llsn(first), end)
 
 
-def find_in(file: File, stretch: HeaderStretch, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
-    """The first LLSN of each wanted batch in the stretch. CorruptBatch: what is there are not these batches."""
-    return {place[:2]: place.llsn for place in _places(file, stretch) if place[:2] in wanted}
+def find_in(file: File, header_range: HeaderRange, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
+    """The first LLSN of each wanted batch in the range. CorruptBatch: what is there are not these batches."""
+    return {place[:2]: place.llsn for place in _places(file, header_range) if place[:2] in wanted}
 
 
-def of_producers(file: File, stretch: HeaderStretch, producers: Container[ProducerID]) -> list[BatchPlace]:
-    """The batches of these producers in the stretch, in order. CorruptBatch: what is there are not these batches."""
-    return [place for place in _places(file, stretch) if place.producer in producers]
+def of_producers(file: File, header_range: HeaderRange, producers: Container[ProducerID]) -> list[BatchPlace]:
+    """The batches of these producers in the range, in order. CorruptBatch: what is there are not these batches."""
+    return [place for place in _places(file, header_range) if place.producer in producers]
 
 
-def _places(file: File, stretch: HeaderStretch) -> Iterator[BatchPlace]:
-    at, llsn = stretch.offset, int(stretch.first_llsn)
+def _places(file: File, header_range: HeaderRange) -> Iterator[BatchPlace]:
+    at, llsn = header_range.offset, int(header_range.first_llsn)
     window, base = memoryview(b""), at
-    while at < stretch.offset_end and llsn < stretch.limit:
+    while at < header_range.offset_end and llsn < header_range.limit:
         if at + HEADER_BYTES > base + len(window):
             size = _STEP_BYTES if at - base - len(window) > _STEP_BYTES else _WINDOW_BYTES
             window, base = memoryview(file.read_at(size, at)), at

@@ -46,10 +46,10 @@ from varlog.storage.committed.extent import BatchChunk, Extent, find_extent, fin
 from varlog.storage.committed.headers import (
     BatchKey,
     BatchPlace,
-    HeaderStretch,
+    HeaderRange,
     find_in,
+    header_ranges_back,
     of_producers,
-    stretches_back,
 )
 from varlog.storage.committed.recovery import keep_evidence, settle_tail, survey
 from varlog.storage.committed.row_file import ROWS_NAME
@@ -58,9 +58,9 @@ from varlog.storage.committed.state_file import ReplicaStateFile, write_state
 from varlog.storage.corruption import (
     BlockRange,
     Corruption,
-    examine_stretch,
-    fill_stretch,
-    find_stretch,
+    examine_block_range,
+    fill_block_range,
+    find_block_range,
     repair,
 )
 from varlog.storage.disk_space import DiskSpace, is_disk_full
@@ -410,7 +410,7 @@ class LogStore:
             raise
 
     def repair(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
-        """Overwrite the damaged stretch of entries [begin, end) with another replica's bytes of it, durably. Twice is harmless.
+        """Overwrite the damaged range of entries [begin, end) with another replica's bytes of it, durably. Twice is harmless.
         CorruptBatch: the copy is bad, and nothing was written; Trimmed: it is not needed any more."""
         self._check_usable()
         self._check_readable(LLSN(end - 1))
@@ -423,7 +423,7 @@ class LogStore:
             raise
 
     def fill(self, begin: LLSN, end: LLSN) -> None:
-        """Overwrite the damaged stretch of entries [begin, end), all of them trimmed, with a filler batch. CorruptBatch: where they
+        """Overwrite the damaged range of entries [begin, end), all of them trimmed, with a filler batch. CorruptBatch: where they
         end is not known yet, and nothing was written."""
         self._check_usable()
         invariant(
@@ -431,7 +431,7 @@ class LogStore:
         )
         segment, _, _ = self._segment_of(LLSN(end - 1))
         try:
-            fill_stretch(segment, begin, end, self.epoch)
+            fill_block_range(segment, begin, end, self.epoch)
         except OSError as error:
             self._failure = error
             raise
@@ -466,10 +466,10 @@ class LogStore:
         self._scrub_failed = False
         return wrong
 
-    def scrub_sidecar(self, stretch: BlockRange) -> str:
+    def scrub_sidecar(self, blocks: BlockRange) -> str:
         """The same for the sidecar of a closed segment. It can always be rebuilt."""
-        if stretch.segment in self._segments[:-1]:
-            return scrub_sidecar(self._disk, stretch.segment)
+        if blocks.segment in self._segments[:-1]:
+            return scrub_sidecar(self._disk, blocks.segment)
         return ""
 
     def _epoch_of(self, llsn: LLSN) -> Epoch | None:
@@ -531,30 +531,30 @@ class LogStore:
         """Event loop: the commit contexts that are only in memory."""
         return self._commits.unsynced
 
-    def stretch(self, llsn: LLSN, bytes_max: int = 0) -> BlockRange:
-        """What to examine around and behind `llsn`: whole stretches up to `bytes_max`, at least one. Trimmed entries count as long
+    def block_range(self, llsn: LLSN, bytes_max: int = 0) -> BlockRange:
+        """What to examine around and behind `llsn`: whole ranges up to `bytes_max`, at least one. Trimmed entries count as long
         as their segment exists: readable entries are reached over them, and they are checked when the replica is opened."""
         segment, limit, whole = self._segment_of(llsn)
-        return find_stretch(segment, llsn, limit, bytes_max, whole=whole)
+        return find_block_range(segment, llsn, limit, bytes_max, whole=whole)
 
-    def examine(self, stretch: BlockRange) -> list[Corruption]:
-        """Find damage in the stretch, on disk, in any worker. Trimmed if a trim has removed it since."""
+    def examine(self, blocks: BlockRange) -> list[Corruption]:
+        """Find damage in the range, on disk, in any worker. Trimmed if a trim has removed it since."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
         try:
-            return examine_stretch(stretch, self.ordered(stretch))
+            return examine_block_range(blocks, self.ordered(blocks))
         except FileNotFoundError:
-            if stretch.end > self.low_llsn:
-                return [Corruption(stretch.begin, stretch.end, MISSING)]
-            raise Trimmed(stretch.begin, self.low_llsn) from None
+            if blocks.end > self.low_llsn:
+                return [Corruption(blocks.begin, blocks.end, MISSING)]
+            raise Trimmed(blocks.begin, self.low_llsn) from None
 
-    def ordered(self, stretch: BlockRange) -> list[tuple[LLSN, LLSN, Epoch]]:
-        """In which epochs the entries of the stretch that are not trimmed were ordered, by the rows on disk. Empty if these are
+    def ordered(self, blocks: BlockRange) -> list[tuple[LLSN, LLSN, Epoch]]:
+        """In which epochs the entries of the range that are not trimmed were ordered, by the rows on disk. Empty if these are
         bad: that is found elsewhere."""
-        begin = max(stretch.begin, self.low_llsn)
+        begin = max(blocks.begin, self.low_llsn)
         found: list[tuple[LLSN, LLSN, Epoch]] = []
         try:
-            while begin < stretch.end and (rows := self._commits.rows_from(begin, _ROWS_AT_ONCE)):
+            while begin < blocks.end and (rows := self._commits.rows_from(begin, _ROWS_AT_ONCE)):
                 for row in rows:
                     if found and found[-1][1:] == (row.llsn_begin, row.epoch):
                         found[-1] = found[-1][0], row.llsn_end, row.epoch
@@ -576,20 +576,22 @@ class LogStore:
         opened = self._opened(extent.segment, extent.llsn)
         return extent.chunk(opened.file.read_at(extent.size, extent.offset))
 
-    def header_stretches(self, begin: LLSN, end: LLSN, bytes_max: int) -> list[HeaderStretch]:
+    def header_ranges(self, begin: LLSN, end: LLSN, bytes_max: int) -> list[HeaderRange]:
         """What to search for batches with LLSNs [begin, end), which are committed: the newest first, as far back as `bytes_max`
         allows, never below `low_llsn`."""
-        return stretches_back(self._segments, max(begin, self.low_llsn), end, bytes_max)
+        return header_ranges_back(self._segments, max(begin, self.low_llsn), end, bytes_max)
 
-    def find_batches(self, stretch: HeaderStretch, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
-        """The first LLSNs of the wanted batches in the stretch, read from disk. Trimmed if a trim has removed it since."""
-        opened = self._opened(stretch.segment, stretch.first_llsn)  # held while it is read: see OpenFile
-        return find_in(opened.file, stretch, wanted)
+    def find_batches(self, header_range: HeaderRange, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
+        """The first LLSNs of the wanted batches in the range, read from disk. Trimmed if a trim has removed it since."""
+        opened = self._opened(
+            header_range.segment, header_range.first_llsn
+        )  # held while it is read: see OpenFile
+        return find_in(opened.file, header_range, wanted)
 
-    def batches_of(self, stretch: HeaderStretch, producers: Container[ProducerID]) -> list[BatchPlace]:
-        """The batches of these producers in the stretch, in order, read from disk. Trimmed if a trim has removed it since."""
-        opened = self._opened(stretch.segment, stretch.first_llsn)
-        return of_producers(opened.file, stretch, producers)
+    def batches_of(self, header_range: HeaderRange, producers: Container[ProducerID]) -> list[BatchPlace]:
+        """The batches of these producers in the range, in order, read from disk. Trimmed if a trim has removed it since."""
+        opened = self._opened(header_range.segment, header_range.first_llsn)
+        return of_producers(opened.file, header_range, producers)
 
     def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeBytes:
         """The size on disk of the committed entries [begin, end), from memory."""

@@ -250,7 +250,7 @@ class PageRange(NamedTuple):
     pages: Sequence[PageRef] = ()
 
 
-def stretches(pages: Sequence[PageRef]) -> list[PageRange]:
+def page_ranges(pages: Sequence[PageRef]) -> list[PageRange]:
     """The pages in as few reads as possible: those that are adjacent, in this order, are one."""
     found: list[PageRange] = []
     begin, size = 0, 0

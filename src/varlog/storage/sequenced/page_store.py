@@ -59,7 +59,7 @@ from varlog.storage.sequenced.page_index import (
     find_page_time,
     joined,
     measure_pages,
-    stretches,
+    page_ranges,
 )
 from varlog.storage.sequenced.page_recovery import scan_pages, survey_unit
 from varlog.storage.sequenced.page_segment import PageGroup, PageSegment, Placed, placed_in
@@ -293,20 +293,24 @@ class PageStore:
     def read_cached(self, pages: Sequence[PageRef]) -> Buffer | None:
         """Event loop: the pages' bytes if they can be had without waiting for the disk, else None."""
         parts: list[Buffer] = []
-        for stretch in stretches(pages):
-            segment = self._segment(stretch.first)
+        for page_range in page_ranges(pages):
+            segment = self._segment(page_range.first)
             opened = segment.opened() if segment is not None else None
-            data = opened.file.read_cached(stretch.size, stretch.first.offset) if opened is not None else None
+            data = (
+                opened.file.read_cached(page_range.size, page_range.first.offset)
+                if opened is not None
+                else None
+            )
             if segment is None or data is None:
                 return None
-            check_page_header(stretch.first, data, 0, str(segment.path))
+            check_page_header(page_range.first, data, 0, str(segment.path))
             parts.append(data)
         return joined(parts)
 
     def read(self, pages: Sequence[PageRef]) -> Buffer:
         """The pages' bytes, back to back in this order. Trimmed if a trim has removed one since. Bodies are not checked: the reader
         does. CorruptBatch: something else is there."""
-        return joined([self._read(stretch.first, stretch.size) for stretch in stretches(pages)])
+        return joined([self._read(page_range.first, page_range.size) for page_range in page_ranges(pages)])
 
     def header(self, page: PageRef) -> Buffer:
         """The 64 bytes of the page's header: two batches are the same if these are. Errors as of `read`."""
@@ -331,20 +335,22 @@ class PageStore:
     def examine(self, pages: Sequence[PageRef]) -> list[Corruption]:
         """Which of the pages are damaged on disk, and how. Trimmed if a trim has removed one since."""
         corrupt: list[Corruption] = []
-        for stretch in stretches(pages):
+        for page_range in page_ranges(pages):
             try:
-                path, opened = self._borrowed(stretch.first)
+                path, opened = self._borrowed(page_range.first)
             except CorruptBatch as missing:
                 corrupt += [
-                    Corruption(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages
+                    Corruption(page.first_llsn, page.end_llsn, missing.what) for page in page_range.pages
                 ]
                 continue
             try:
-                check_pages(stretch.pages, opened.file.read_at(stretch.size, stretch.first.offset), path)
+                check_pages(
+                    page_range.pages, opened.file.read_at(page_range.size, page_range.first.offset), path
+                )
                 continue
             except (CorruptBatch, OSError):
                 pass  # which page of it is damaged is found out below
-            for page in stretch.pages:
+            for page in page_range.pages:
                 try:
                     check_pages([page], opened.file.read_at(page.size, page.offset), path)
                 except CorruptBatch as problem:

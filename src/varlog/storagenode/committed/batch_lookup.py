@@ -17,7 +17,7 @@ from varlog.model.errors import CorruptBatch, Unavailable, VarlogError
 from varlog.model.limits import GIB
 from varlog.model.lsn import LLSN
 from varlog.runtime.worker import Worker
-from varlog.storage.committed.headers import HeaderStretch
+from varlog.storage.committed.headers import HeaderRange
 from varlog.storage.committed.log_store import LogStore
 
 # No search goes further back than this: a client that waited while this much was appended gets OutcomeUnknown.
@@ -30,8 +30,8 @@ _R = TypeVar("_R")
 # Called with what was found, with None if it certainly does not exist, or with the reason why that is not known.
 OnFound = Callable[[_R | VarlogError | None], None]
 
-# Searches one stretch, in a worker: the newest batch in it for each key.
-SearchStretch = Callable[[HeaderStretch, dict[_K, None]], dict[_K, _R]]
+# Searches one range, in a worker: the newest batch in it for each key.
+SearchRange = Callable[[HeaderRange, dict[_K, None]], dict[_K, _R]]
 
 # Entries [begin, end) do not match their checksums.
 ReportCorruption = Callable[[LLSN, LLSN], None]
@@ -55,19 +55,19 @@ class BatchLookup(Generic[_K, _R]):
         store: LogStore,
         worker: Worker,
         on_corruption: ReportCorruption,
-        search: SearchStretch[_K, _R],
+        search: SearchRange[_K, _R],
         bytes_max: int | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._on_corruption = on_corruption
-        self._search_stretch = search
+        self._search_range = search
         self._bytes_max = bytes_max
         self._queue: list[_Wanted[_K, _R]] = []
         self._searching = False
-        # The present search: its requests, the stretches that are left, and from where on everything has been searched.
+        # The present search: its requests, the ranges that are left, and from where on everything has been searched.
         self._wanted: list[_Wanted[_K, _R]] = []
-        self._stretches: deque[HeaderStretch] = deque()
+        self._ranges: deque[HeaderRange] = deque()
         self._searched_from = LLSN(0)
         self._low = LLSN(0)
 
@@ -86,29 +86,29 @@ class BatchLookup(Generic[_K, _R]):
         self._searched_from = end = max(wanted.end for wanted in self._wanted)
         self._low = self._store.low_llsn
         bytes_max = self._bytes_max or SEARCH_BYTES_MAX
-        self._stretches = deque(self._store.header_stretches(begin, end, bytes_max))
+        self._ranges = deque(self._store.header_ranges(begin, end, bytes_max))
         self._step()
 
     def _step(self) -> None:
-        """Search the next stretch, unless every request has an answer."""
+        """Search the next range, unless every request has an answer."""
         self._resolve_absent()
-        if not self._wanted or not self._stretches:
+        if not self._wanted or not self._ranges:
             self._end(self._unknown())
             return
-        stretch, keys = self._stretches.popleft(), {one.key: None for one in self._wanted}
-        search = self._search_stretch
-        done = self._worker.run(lambda: search(stretch, keys))
-        done.add_done_callback(lambda future: self._searched(future, stretch))
+        header_range, keys = self._ranges.popleft(), {one.key: None for one in self._wanted}
+        search = self._search_range
+        done = self._worker.run(lambda: search(header_range, keys))
+        done.add_done_callback(lambda future: self._searched(future, header_range))
 
-    def _searched(self, done: asyncio.Future[dict[_K, _R]], stretch: HeaderStretch) -> None:
+    def _searched(self, done: asyncio.Future[dict[_K, _R]], header_range: HeaderRange) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:
             if isinstance(error, CorruptBatch):
-                self._on_corruption(stretch.first_llsn, stretch.limit)
+                self._on_corruption(header_range.first_llsn, header_range.limit)
             self._end(Unavailable(f"log stream {self._store.log_stream} cannot be searched here: {error}"))
             return
-        self._searched_from = stretch.first_llsn
+        self._searched_from = header_range.first_llsn
         results = done.result()
         wanted, self._wanted = self._wanted, [one for one in self._wanted if one.key not in results]
         for one in wanted:

@@ -15,7 +15,7 @@ from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
-from varlog.storage.corruption import BlockRange, Ordered, intact_bytes, read_stretch
+from varlog.storage.corruption import BlockRange, Ordered, intact_bytes, read_block_range
 
 if TYPE_CHECKING:
     from varlog.storagenode.committed.replica import Replica
@@ -53,60 +53,60 @@ class BlockRepair:
         replica, llsn = self._replica, begin
         while llsn < end:
             try:
-                stretch = replica.store.stretch(llsn)
-                if await self._is_intact(stretch):
-                    replica.mark_verified(stretch.begin, stretch.end)
+                blocks = replica.store.block_range(llsn)
+                if await self._is_intact(blocks):
+                    replica.mark_verified(blocks.begin, blocks.end)
                 else:
-                    await self._repair_stretch(stretch, sources)
-                llsn = stretch.end
+                    await self._repair_block_range(blocks, sources)
+                llsn = blocks.end
             except Trimmed:  # gone since it was recorded, or since it was read
                 llsn = max(LLSN(llsn + 1), replica.store.low_llsn)
                 replica.damage.remove(begin, llsn)
             except NotWritten:
                 return
 
-    async def _is_intact(self, stretch: BlockRange) -> bool:
+    async def _is_intact(self, blocks: BlockRange) -> bool:
         replica = self._replica
         replica.check_open()
         store = replica.store
-        if replica.unverified.touches(stretch.begin, stretch.end):
+        if replica.unverified.touches(blocks.begin, blocks.end):
             return False
         try:
-            return not await self._read_worker.run(lambda: store.examine(stretch))
+            return not await self._read_worker.run(lambda: store.examine(blocks))
         except OSError as error:
             raise Unavailable(f"the segment cannot be opened: {error}") from error
 
-    async def _repair_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
-        """Restore the stretch, if all of it can be fetched."""
+    async def _repair_block_range(self, blocks: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
+        """Restore the range, if all of it can be fetched."""
         replica = self._replica
-        entries = f"[{stretch.begin}, {stretch.end})"
+        entries = f"[{blocks.begin}, {blocks.end})"
         try:
-            copy = await self._copy(stretch, sources)
+            copy = await self._copy(blocks, sources)
             replica.check_open()
             # A write that failed before, even that of a repair, must not keep it damaged.
             await replica.reopen_if_failed()
             store = replica.store
-            await self._worker.run(lambda: store.repair(stretch.begin, stretch.end, copy))
+            await self._worker.run(lambda: store.repair(blocks.begin, blocks.end, copy))
         except OSError as error:
-            replica.repair_failed(stretch.begin, stretch.end, error)
+            replica.repair_failed(blocks.begin, blocks.end, error)
         except VarlogError as error:
             replica.check_open()
-            if replica.store.low_llsn >= stretch.end:
-                raise Trimmed(stretch.begin, replica.store.low_llsn) from error
+            if replica.store.low_llsn >= blocks.end:
+                raise Trimmed(blocks.begin, replica.store.low_llsn) from error
             _log.info(
                 logfmt("damage not repaired", log_stream=replica.log_stream, entries=entries, why=error)
             )
         else:
-            replica.mark_repaired(stretch.begin, stretch.end)
+            replica.mark_repaired(blocks.begin, blocks.end)
             _log.warning(logfmt("damaged entries repaired", log_stream=replica.log_stream, entries=entries))
 
-    async def _copy(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
-        """The stretch as it should be: the intact batches here, and each other batch from the first source that has it intact."""
+    async def _copy(self, blocks: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
+        """The range as it should be: the intact batches here, and each other batch from the first source that has it intact."""
         store = self._replica.store
-        own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
-        copy, llsn = bytearray(), stretch.begin
-        while llsn < stretch.end:
-            size, end = intact_bytes(memoryview(own)[len(copy) :], llsn, stretch.end, ordered)
+        own, ordered = await self._read_worker.run(lambda: (read_block_range(blocks), store.ordered(blocks)))
+        copy, llsn = bytearray(), blocks.begin
+        while llsn < blocks.end:
+            size, end = intact_bytes(memoryview(own)[len(copy) :], llsn, blocks.end, ordered)
             low = self._replica.store.low_llsn
             if size:
                 copy += own[len(copy) : len(copy) + size]
@@ -114,13 +114,13 @@ class BlockRepair:
                 # No replica has trimmed entries any more, and where the rest begins here is not known: fetch that from others.
                 copy, own, end = bytearray(), b"", low
             else:
-                batch, end = await self._fetch_from_any(stretch, llsn, sources, ordered)
+                batch, end = await self._fetch_from_any(blocks, llsn, sources, ordered)
                 copy += batch
             llsn = end
         return copy
 
     async def _fetch_from_any(
-        self, stretch: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
+        self, blocks: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
         """From the first source that is not damaged there and answers."""
         failures = []
@@ -128,7 +128,7 @@ class BlockRepair:
             try:
                 connection = await self._transport.connect(source.address, timeout_s=FETCH_TIMEOUT_S)
                 try:
-                    return await self._fetch(connection, stretch, llsn, ordered)
+                    return await self._fetch(connection, blocks, llsn, ordered)
                 finally:
                     connection.close()
             except VarlogError as error:
@@ -136,7 +136,7 @@ class BlockRepair:
         raise Unavailable("; ".join(failures) or "there is no other replica")
 
     async def _fetch(
-        self, connection: Connection, stretch: BlockRange, llsn: LLSN, ordered: Ordered
+        self, connection: Connection, blocks: BlockRange, llsn: LLSN, ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
         """The intact batches of a source from the one with `llsn` on, at least one; and where to continue."""
         log_stream = self._replica.log_stream
@@ -146,7 +146,7 @@ class BlockRepair:
         )
         if not isinstance(fetched, FetchReply) or not payload:
             raise Unavailable(f"it does not have LLSN {llsn} yet")
-        size, end = intact_bytes(payload, llsn, stretch.end, ordered)
+        size, end = intact_bytes(payload, llsn, blocks.end, ordered)
         if not size:
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
                 check = CheckEntries(log_stream, llsn, LLSN(llsn + 1))

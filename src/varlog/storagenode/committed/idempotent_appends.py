@@ -34,7 +34,7 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
-from varlog.storage.committed.headers import BatchPlace, HeaderStretch
+from varlog.storage.committed.headers import BatchPlace, HeaderRange
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import PendingAppend
@@ -191,8 +191,8 @@ def newest_batch_lookup(
 ) -> BatchLookup[ProducerID, BatchPlace]:
     """Finds the newest batch of a producer on disk, as far back as its sequence can begin."""
 
-    def search(stretch: HeaderStretch, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
-        return {place.producer: place for place in store.batches_of(stretch, wanted)}
+    def search(header_range: HeaderRange, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
+        return {place.producer: place for place in store.batches_of(header_range, wanted)}
 
     return BatchLookup(store, worker, on_corruption, search, bytes_max=_NO_BOUND)
 
@@ -211,7 +211,7 @@ class IdempotentBatchList:
 
 
 class _Listing:
-    """One page, read stretch by stretch, so that readers of the same disk are not blocked."""
+    """One page, read range by range, so that readers of the same disk are not blocked."""
 
     def __init__(
         self,
@@ -227,28 +227,28 @@ class _Listing:
         self._call = call
         self._producer = request.producer
         self._begin = begin = max(LLSN(request.min_llsn + 1), store.llsn_from(GLSN(request.min_glsn + 1)))
-        self._stretches: deque[HeaderStretch] = deque(
-            reversed(store.header_stretches(begin, store.committed_end, _NO_BOUND))
+        self._ranges: deque[HeaderRange] = deque(
+            reversed(store.header_ranges(begin, store.committed_end, _NO_BOUND))
         )
         self._found: list[tuple[int, LLSN, int, int]] = []
 
     def step(self) -> None:
         found = self._found
-        if not self._stretches or len(found) > PAGE_BATCHES:
+        if not self._ranges or len(found) > PAGE_BATCHES:
             self._call.reply(
                 ListIdempotentBatchesReply(tuple(found[:PAGE_BATCHES]), more=len(found) > PAGE_BATCHES)
             )
             return
-        stretch, store, wanted = self._stretches.popleft(), self._store, {self._producer: None}
-        done = self._worker.run(lambda: store.batches_of(stretch, wanted))
-        done.add_done_callback(lambda future: self._searched(future, stretch))
+        header_range, store, wanted = self._ranges.popleft(), self._store, {self._producer: None}
+        done = self._worker.run(lambda: store.batches_of(header_range, wanted))
+        done.add_done_callback(lambda future: self._searched(future, header_range))
 
-    def _searched(self, done: asyncio.Future[list[BatchPlace]], stretch: HeaderStretch) -> None:
+    def _searched(self, done: asyncio.Future[list[BatchPlace]], header_range: HeaderRange) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:
             if isinstance(error, CorruptBatch):
-                self._on_corruption(stretch.first_llsn, stretch.limit)
+                self._on_corruption(header_range.first_llsn, header_range.limit)
             stream = self._store.log_stream
             self._call.fail(Unavailable(f"log stream {stream} cannot be searched here: {error}"))
             return

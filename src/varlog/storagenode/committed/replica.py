@@ -684,11 +684,11 @@ class Replica:
             if wrong:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
-    async def scrub_sidecar(self, stretch: BlockRange) -> None:
+    async def scrub_sidecar(self, blocks: BlockRange) -> None:
         """Check and repair the index beside a closed segment."""
         self.check_open()
         store = self.store
-        wrong = await self._worker.run(lambda: store.scrub_sidecar(stretch))
+        wrong = await self._worker.run(lambda: store.scrub_sidecar(blocks))
         if wrong:
             _log.warning(logfmt("damage repaired from memory", log_stream=self.log_stream, why=wrong))
 

@@ -108,20 +108,20 @@ class Scrub:
     async def _check_chunk(self, replica: Replica, llsn: LLSN) -> tuple[LLSN, int]:
         """Check the next chunk; returns where to continue, and the bytes checked."""
         store = replica.store
-        stretch = store.stretch(llsn, SCRUB_CHUNK_BYTES)
+        blocks = store.block_range(llsn, SCRUB_CHUNK_BYTES)
         try:
             # Once per segment. The oldest is not checked from its beginning, where it is trimmed.
-            if stretch.offset == 0 or llsn <= store.oldest_llsn:
-                await replica.scrub_sidecar(stretch)
-            corrupt = await self._worker.run(lambda: store.examine(stretch))
+            if blocks.offset == 0 or llsn <= store.oldest_llsn:
+                await replica.scrub_sidecar(blocks)
+            corrupt = await self._worker.run(lambda: store.examine(blocks))
         except OSError as error:
             _log.warning(logfmt("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
-            return stretch.end, stretch.size
+            return blocks.end, blocks.size
         if not corrupt:
-            replica.mark_verified(stretch.begin, stretch.end)
+            replica.mark_verified(blocks.begin, blocks.end)
         for found in corrupt:
             if found.end <= store.low_llsn:
                 await replica.fill_trimmed(found.begin, found.end)  # trimmed: no replica has it any more
             else:
                 replica.record_damage(found.begin, found.end, found.what)
-        return stretch.end, stretch.size
+        return blocks.end, blocks.size

@@ -226,7 +226,7 @@ class _UnitSync:
             other = theirs.pop(page.first_llsn, None)
             if other != mine and not (self._backfill and other is None):
                 raise ChainContradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
-        for begin, end in _stretches(list(theirs.values())):
+        for begin, end in _page_ranges(list(theirs.values())):
             await self._copy(connection, begin, end)
         if self._lacks(theirs):
             await self._apply_trim(connection, llsn)
@@ -319,7 +319,7 @@ async def _request(connection: Connection, request: Message, answer: type[M]) ->
     return found, payload
 
 
-def _stretches(pages: Sequence[tuple[LLSN, int, int]]) -> Iterator[tuple[LLSN, LLSN]]:
+def _page_ranges(pages: Sequence[tuple[LLSN, int, int]]) -> Iterator[tuple[LLSN, LLSN]]:
     """Ranges that cover these pages and no other pages of the source, which skips holes between them."""
     begin = end = LLSN(0)
     for first, count, _ in sorted(pages):

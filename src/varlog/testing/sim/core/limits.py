@@ -23,7 +23,7 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storage.committed.commit_store", "_COMPACT_ROWS_MIN", (4, 4096)),
     ("varlog.storage.committed.commit_store", "_FORGET_ROWS_MIN", (4, 1024)),
     ("varlog.storage.committed.log_store", "_OPEN_SEGMENTS_MAX", (1, 16)),
-    ("varlog.storage.committed.headers", "STRETCH_BYTES", (1, 700, 8 * MIB)),
+    ("varlog.storage.committed.headers", "RANGE_BYTES", (1, 700, 8 * MIB)),
     ("varlog.storagenode.committed.writer", "GROUP_BATCHES_MAX", (2, 512)),
     ("varlog.storagenode.committed.replica", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
     ("varlog.storagenode.committed.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),

@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
     FSYNC = "fsync"  # syncs of a disk fail, and what was to be synced is lost
     WRITE = "write"  # writes of a disk fail
     FULL = "full"  # a disk is full, and is freed later
-    FLIP = "flip"  # a bit on a disk changes; another replica has the stretch whole
+    FLIP = "flip"  # a bit on a disk changes; another replica has it intact
     WIPE = "wipe"  # a node's directory is deleted while it is down; every stream has another whole copy
     # What happens to files behind a process's back; every stream has another whole copy:
     HARM = "harm"  # files of a node, running or stopped: damaged, truncated, deleted, or older ones

@@ -182,7 +182,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A log unit that is compared with its chain does not copy what it lacks (R-SEQ-14).",
         (
             "varlog.storagenode.sequenced.sync:_UnitSync._apply_window",
-            "for begin, end in _stretches(list(theirs.values())):",
+            "for begin, end in _page_ranges(list(theirs.values())):",
             "for begin, end in ():",
         ),
         needs=(FaultKind.REWIND,),

@@ -71,11 +71,11 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     _mutant(
-        "stretch-cut-too-late",
-        "A bounded subscriber is given the rest of the stretch in which its end lies (R-READ-3).",
+        "range-cut-too-late",
+        "A bounded subscriber is given the rest of the range in which its end lies (R-READ-3).",
         (
             "varlog.client.merge_rules:Merge.pop_ready",
-            "if end is not None and position + stretch.length > end:",
+            "if end is not None and position + merged.length > end:",
             "if False:",
         ),
     ),

@@ -174,7 +174,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.storagenode.committed.block_repair:BlockRepair._repair_range",
-                "if await self._is_intact(stretch):",
+                "if await self._is_intact(blocks):",
                 "if True:",
             ),
         ),

@@ -179,7 +179,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "junk-shown",
         "A subscriber is shown junk as entries (R-SEQ-7).",
         (
-            "varlog.client.sequenced.subscriber:SequencedSubscription.stretches",
+            "varlog.client.sequenced.subscriber:SequencedSubscription.merged_ranges",
             "without_junk(taken)",
             "taken",
         ),

@@ -159,7 +159,7 @@ class Job(ABC):
         await self.do(client, "checkpoint", "save", work, key=self.work, deadline=False)
 
     async def _compare(self, replica: ReplicatedStateMachine[Any]) -> None:
-        """After each stretch that is applied: the state, for all who have one of the same position."""
+        """After each batch of entries that is applied: the state, for all who have one of the same position."""
 
         def look(machine: Any) -> None:
             self.site.recipes.record_state(replica.name, replica.applied, machine.snapshot(), self.site.name)
