@@ -1,4 +1,4 @@
-"""A repository and storage nodes without disks: they keep the contracts, and can be told to fail."""
+"""A repository and storage nodes without disks: they keep the contracts, and fail on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from varlog.rpc.transport import Server, Transport
 from varlog.runtime.environment import system_environment
 
 CLUSTER = ClusterID(7)
-# Only so that nothing hangs: a busy machine may stand still for seconds.
+# Only so that nothing hangs: a busy machine may stall for seconds.
 WAIT_S = 90.0
 M = TypeVar("M", bound=Message)
 
@@ -215,7 +215,7 @@ class FakeNode:
             messages.RemoveLogStream: self._remove,
             messages.RebuildReplica: self._rebuild,
             messages.SyncReplica: self._sync,
-            messages.RepairReplica: self._mend,
+            messages.RepairReplica: self._repair,
             messages.SealReplica: self._seal,
             messages.UnsealReplica: self._unseal,
         }
@@ -234,7 +234,7 @@ class FakeNode:
             if kind is not messages.GetNodeStatus:
                 self.asked.append(kind.__name__)
             if kind in self.refuse:
-                raise PreconditionFailed(f"node {self.node} was told to refuse {kind.__name__}")
+                raise PreconditionFailed(f"node {self.node} is configured to refuse {kind.__name__}")
             return handler(message)
 
         return handle
@@ -260,7 +260,7 @@ class FakeNode:
 
     def _rebuild(self, message: messages.RebuildReplica) -> Message:
         if self._replica(message.log_stream).state is not ReplicaState.FROZEN:
-            raise PreconditionFailed("it can go on")
+            raise PreconditionFailed("it is usable")
         self.replicas[message.log_stream] = FakeReplica(message.topic)
         return messages.Done()
 
@@ -271,7 +271,7 @@ class FakeNode:
         replica.sync = SyncStatus(SyncState.IN_PROGRESS, message.source.node, replica.end, replica.sealed_end)
         return messages.SyncReply(replica.sync)
 
-    def _mend(self, message: messages.RepairReplica) -> Message:
+    def _repair(self, message: messages.RepairReplica) -> Message:
         self._replica(message.log_stream).damage = ()
         return messages.Done()
 

@@ -42,7 +42,7 @@ def run(story: Story, *, nodes: int = 3, replicas: int = 3) -> None:
     asyncio.run(whole())
 
 
-def test_named_nodes_are_asked_who_they_are_and_registered() -> None:
+def test_named_nodes_are_identified_and_registered() -> None:
     """R-REG-1."""
 
     async def story(cluster: FakeCluster) -> None:
@@ -153,7 +153,7 @@ def test_a_created_topic_has_its_streams_running_and_primaries_spread() -> None:
 
 
 def test_a_stream_is_made_on_all_its_nodes_before_it_is_registered() -> None:
-    """R-REG-2: clients hear of it from the repository, so nobody reads or writes it before that."""
+    """R-REG-2: clients learn of it from the repository, so none reads or writes it before that."""
 
     async def story(cluster: FakeCluster) -> None:
         asked = cluster.repository.asked
@@ -167,7 +167,7 @@ def test_a_stream_is_made_on_all_its_nodes_before_it_is_registered() -> None:
     run(story)
 
 
-def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
+def test_creating_a_topic_again_returns_the_existing_one() -> None:
     async def story(cluster: FakeCluster) -> None:
         both = await asyncio.gather(*(cluster.ask(messages.CreateTopic("orders")) for _ in range(4)))
         assert all(answer == both[0] for answer in both)
@@ -196,7 +196,7 @@ def test_topics_that_are_made_at_once_are_spread_as_if_one_after_the_other() -> 
     run(story)
 
 
-def test_a_topic_that_is_deleted_while_it_is_made_again_is_there_in_the_end_or_is_not() -> None:
+def test_a_topic_that_is_deleted_while_it_is_created_again_exists_wholly_or_not_at_all() -> None:
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         await asyncio.gather(
@@ -226,7 +226,7 @@ def test_a_topic_that_cannot_be_placed_is_refused_before_anything_is_made() -> N
 def test_a_stream_that_a_node_refuses_leaves_nothing_on_the_others() -> None:
     async def story(cluster: FakeCluster) -> None:
         cluster.nodes[2].refuse[messages.AddLogStream] = None
-        with pytest.raises(PreconditionFailed, match="told to refuse"):
+        with pytest.raises(PreconditionFailed, match="configured to refuse"):
             await cluster.ask(messages.CreateTopic("orders"))
         assert cluster.repository.view.streams == ()
         assert all(node.replicas == {} for node in cluster.nodes.values())
@@ -256,7 +256,7 @@ def test_a_stream_comes_back_after_a_node_restarted() -> None:
 
 
 def test_an_unseal_that_broke_off_is_finished_in_a_new_epoch() -> None:
-    """The primary was opened and restarted before the repository was told: only a newer epoch can seal it."""
+    """The primary was opened and restarted before the repository knew: only a newer epoch can seal it."""
 
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
@@ -324,7 +324,7 @@ def test_a_node_that_holds_replicas_cannot_be_removed_and_an_idle_one_can() -> N
     run(story, nodes=4)
 
 
-def test_status_tells_who_is_alive_and_how_replicas_are() -> None:
+def test_status_reports_liveness_of_nodes_and_states_of_replicas() -> None:
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         await cluster.nodes[2].stop()
@@ -353,7 +353,7 @@ def test_a_topic_is_made_once_with_one_first_position() -> None:
     run(story)
 
 
-def test_status_tells_how_far_named_readers_are() -> None:
+def test_status_reports_the_positions_of_named_readers() -> None:
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         members = cluster.repository.members
@@ -381,7 +381,7 @@ def test_a_manager_that_starts_before_the_repository_waits_for_it() -> None:
     asyncio.run(story())
 
 
-def test_a_new_manager_goes_on_where_the_old_one_was_cut_off() -> None:
+def test_a_new_manager_continues_where_the_old_one_was_interrupted() -> None:
     """Killed after any number of rounds, the manager leaves nothing that the next one cannot finish."""
 
     async def story(cluster: FakeCluster) -> None:

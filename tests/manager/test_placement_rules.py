@@ -56,7 +56,7 @@ def _status(node: NodeID, *replicas: ReplicaStatus, streams_max: int = 1_000) ->
     return NodeStatus(ClusterID(1), node, f"sn:{node}", ("/v",), replicas, streams_max=streams_max)
 
 
-def test_a_node_at_its_limit_is_left_out_and_told_of() -> None:
+def test_a_node_at_its_limit_is_left_out_and_named() -> None:
     """R-REG-3."""
     nodes = [NodeLoad(NodeID(1), 5, 0, streams_max=5), NodeLoad(NodeID(2), 0, 0)]
     assert place(nodes, 1) == (2,)
@@ -65,7 +65,7 @@ def test_a_node_at_its_limit_is_left_out_and_told_of() -> None:
         place(nodes, 2)
 
 
-def test_a_node_without_disk_space_is_left_out_and_told_of() -> None:
+def test_a_node_without_disk_space_is_left_out_and_named() -> None:
     nodes = [NodeLoad(NodeID(1), 0, 0, full=True), NodeLoad(NodeID(2), 3, 0)]
     assert place(nodes, 1) == (2,)
     assert spares(nodes) == (2,)

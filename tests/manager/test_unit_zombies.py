@@ -64,7 +64,7 @@ def test_one_that_is_wanted_joining_or_being_filled_is_none() -> None:
     assert _zombies(a=_unit(), c=filling) == []
 
 
-def test_what_is_left_is_kept_while_the_chain_is_not_there_and_well() -> None:
+def test_leftover_data_is_kept_until_the_chain_is_complete_and_healthy() -> None:
     assert _zombies(c=_unit()) == []
     assert _zombies(a=changed(_unit(), damage=((LLSN(1), LLSN(2)),)), c=_unit()) == []
     assert _zombies(changed(VIEW, projections=()), a=_unit(), c=_unit()) == []

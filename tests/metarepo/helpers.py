@@ -29,11 +29,11 @@ M = TypeVar("M", bound=m.Message)
 
 CLUSTER = ClusterID(1)
 MR = "mr"
-# Only so that nothing hangs: a busy machine may stand still for seconds.
+# Only so that nothing hangs: a busy machine may stall for seconds.
 WAIT_S = 90.0
 
 
-def seeded_doors() -> Environment:
+def seeded_environment() -> Environment:
     return Environment(SystemClock(), random.Random(1), OsDisk(), ThreadWorker)
 
 
@@ -67,7 +67,7 @@ class ScriptedReplica:
 
 
 class ScriptedNode:
-    """A storage node that does what a test says: it applies rows as a real one does, and reports when told to."""
+    """A storage node that does what a test says: it applies rows as a real one does, and reports on demand."""
 
     def __init__(self, transport: MemoryTransport, node: int, address: str = "") -> None:
         self.node = NodeID(node)
@@ -203,7 +203,7 @@ class World:
 
     def __init__(self, environment: Environment | None = None) -> None:
         self.transport = MemoryTransport()
-        self.environment = environment or seeded_doors()
+        self.environment = environment or seeded_environment()
         self.commits = 0
         self.hold: Callable[[], Awaitable[None]] | None = None
         self.metadata = MemoryMetadata(before_commit=self._before_commit)
@@ -252,7 +252,7 @@ class World:
         return (await self.ask(m.GetTail(TopicID(topic)), m.GetTailReply)).high_watermark
 
     async def add_stream(self, *nodes: int, topic: str = "orders", run: bool = True) -> LogStream:
-        """A registered stream on `nodes`, running unless told otherwise."""
+        """A registered stream on `nodes`, running by default."""
         found = (await self.ask(m.RegisterTopic(topic), m.TopicReply)).topic
         log_stream = (await self.ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
         for number in nodes:

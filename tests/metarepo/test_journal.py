@@ -1,4 +1,4 @@
-"""The journal of a metadata store: what was acknowledged is there, a torn end is not, and damage is told from a torn end."""
+"""The journal of a metadata store: keeps what was acknowledged, drops a torn end, and distinguishes damage from a torn end."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_the_file_keeps_its_size_whatever_is_written(tmp_path: Path) -> None:
     assert (path.stat().st_size, os.stat(path).st_blocks) == (JOURNAL_BYTES, blocks)
 
 
-def test_records_share_no_sector_and_each_is_there_twice(tmp_path: Path) -> None:
+def test_records_share_no_sector_and_each_is_written_twice(tmp_path: Path) -> None:
     content = bytes(_written(tmp_path / "journal", 4))
     for number in range(4):
         first, second = (content.index(f"cut/{number}".encode(), _place(number, copy)) for copy in (0, 1))
         assert (first // SECTOR_BYTES, second // SECTOR_BYTES) == (2 + 2 * number, 3 + 2 * number)
 
 
-def test_laps_are_told_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laps_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is a circle of three records here: what is left of an older lap is not read again."""
     monkeypatch.setattr(journals, "JOURNAL_BYTES", (2 + 6 + 1) * SECTOR_BYTES)
     path = tmp_path / "journal"
@@ -156,7 +156,7 @@ def test_a_torn_last_record_was_never_acknowledged_unless_a_copy_is_whole(tmp_pa
 
 
 def test_a_bad_record_before_a_good_one_is_damage(tmp_path: Path) -> None:
-    """It was synced before the next one was written: going on without it would give its positions a second time (law 3)."""
+    """It was synced before the next one was written: continuing without it would assign its positions a second time (law 3)."""
     content = _written(tmp_path / "journal", 4)
     for copy in (0, 1):
         content[_place(1, copy) + 60] ^= 1
@@ -164,7 +164,7 @@ def test_a_bad_record_before_a_good_one_is_damage(tmp_path: Path) -> None:
         recover_journal(bytes(content), 0)
 
 
-def test_a_torn_record_says_that_the_one_before_it_was_synced(tmp_path: Path) -> None:
+def test_a_torn_record_shows_that_the_one_before_it_was_synced(tmp_path: Path) -> None:
     """Of the newest record one sector of three is left. That is enough to know that the one before it was acknowledged."""
     path = tmp_path / "journal"
     journal = _journal(path)
@@ -293,7 +293,7 @@ def test_a_journal_of_format_1_is_read() -> None:
     assert _read(bytes(_v1()), 1) == ["base"]
 
 
-def test_a_bad_newest_record_of_format_1_counts_as_torn_and_is_said() -> None:
+def test_a_bad_newest_record_of_format_1_counts_as_torn_and_is_reported() -> None:
     content = _v1()
     content[content.index(b"base")] ^= 1
     found = recover_journal(bytes(content), 0)
@@ -355,10 +355,10 @@ def test_deletes_come_after_the_puts_before_them_and_before_those_behind(tmp_pat
     commits: list[list[Change]] = [
         [PutItem("cut/1", b""), PutItem("cut/2", b""), PutItem("x", b"")],
         [PutItem("base", b"2"), DeleteItems("cut/", "cut/2"), DeleteItem("x")],
-        [PutItem("cut/1", b"anew")],
+        [PutItem("cut/1", b"again")],
     ]
     _commit_and_die(path, *commits)
-    assert _items(path) == {"base": b"2", "cut/1": b"anew", "cut/2": b""}
+    assert _items(path) == {"base": b"2", "cut/1": b"again", "cut/2": b""}
 
 
 def test_a_full_journal_goes_into_the_database_and_begins_again(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_journal_that_is_gone_is_a_loss_unless_the_end_was_clean(tmp_path: Pat
         _items(path)
 
 
-def test_a_damaged_journal_is_told_at_the_start_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_damaged_journal_is_reported_at_startup_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     _commit_and_die(path, *([PutItem(f"cut/{number}", b"")] for number in range(3)))
     content = bytearray(journal_path(path).read_bytes())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_doors
+from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_environment
 from varlog.metarepo.config import MetadataRepositoryConfig
 from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
@@ -32,9 +32,11 @@ class Group:
 
     async def start(self, name: str, cluster: ClusterID = CLUSTER) -> MetadataRepository:
         address = f"{name}:7100"
-        store = InMemoryReplicatedStore(self.metadata, seeded_doors(), address, lease_s=LEASE_S)
+        store = InMemoryReplicatedStore(self.metadata, seeded_environment(), address, lease_s=LEASE_S)
         config = MetadataRepositoryConfig(cluster, address, node_retry_s=0.05)
-        made = self.repositories[name] = MetadataRepository(config, store, seeded_doors(), self.transport)
+        made = self.repositories[name] = MetadataRepository(
+            config, store, seeded_environment(), self.transport
+        )
         await made.start()
         return made
 
@@ -73,7 +75,7 @@ def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(work)
 
 
-def test_the_first_leads_the_others_say_so_and_the_view_names_all() -> None:
+def test_the_first_leads_the_others_name_it_and_the_view_names_all() -> None:
     async def body() -> None:
         group = Group()
         await group.start_all()
@@ -141,13 +143,13 @@ def test_a_leader_that_is_cut_off_from_the_store_is_silent_before_another_answer
 
 
 def test_what_a_lost_term_had_in_progress_is_not_answered_as_done_or_as_refused() -> None:
-    """Law 10: a change that was sent to the store may be there or not; one that still waited is not; both callers are told."""
+    """Law 10: a change that was sent to the store may exist or not; one that still waited does not; both calls fail accordingly."""
 
     async def body() -> None:
         group = Group()
         await group.start_all()
         group.cut("mr1", asyncio.get_running_loop().time() + 30)
-        asked = [spawn(group.ask("mr1", m.RegisterTopic(name))) for name in ("under-way", "waits")]
+        asked = [spawn(group.ask("mr1", m.RegisterTopic(name))) for name in ("in-flight", "waits")]
         polling = spawn(group.ask("mr1", m.GetView(10**6, 20.0)))
         answers = await asyncio.gather(*asked, polling, return_exceptions=True)
         assert asyncio.get_running_loop().time() < 3 * LEASE_S
@@ -162,8 +164,8 @@ def test_what_a_lost_term_had_in_progress_is_not_answered_as_done_or_as_refused(
     run_simulated(body())
 
 
-def test_a_process_that_stood_still_for_longer_than_its_lease_answers_nothing_more() -> None:
-    """Its timers have not run yet: only its clock can tell (law 7)."""
+def test_a_process_that_was_paused_for_longer_than_its_lease_answers_nothing_more() -> None:
+    """Its timers have not run yet: only its clock shows the pause (law 7)."""
 
     async def body() -> None:
         group = Group()
@@ -182,7 +184,7 @@ def test_a_process_that_stood_still_for_longer_than_its_lease_answers_nothing_mo
     run_simulated(body())
 
 
-def test_a_reign_after_another_in_the_same_process_orders_on() -> None:
+def test_a_second_term_in_the_same_process_continues_the_order() -> None:
     """Nothing of the old term is left that could report, order or answer."""
 
     async def body() -> None:

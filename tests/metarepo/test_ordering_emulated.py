@@ -14,7 +14,7 @@ from benchmarks.ordering.history import OrderBroken, ReceivedRows, check_order
 from benchmarks.ordering.load import Load, durable_ends
 
 # Two streams of one topic, two replicas: stream 0 has entries 1 to 5 and stream 1 entries 1 to 4, in three cuts. The second replica
-# of stream 1 was slow and heard of the last two cuts at once; in both orders they follow each other, so it is one row.
+# of stream 1 was slow and got the last two cuts at once; in both orders they follow each other, so it is one row.
 GOOD = ReceivedRows(
     replica=np.array([0, 0, 0, 0, 1, 1, 1]),
     stream=np.array([0, 1, 0, 1, 0, 0, 1]),
@@ -31,7 +31,7 @@ def changed(rows: ReceivedRows, field: str, place: int, value: int) -> ReceivedR
     return replace(rows, **{field: column})
 
 
-def test_an_order_that_is_told_in_other_pieces_is_the_same_order() -> None:
+def test_an_order_that_is_sent_in_other_pieces_is_the_same_order() -> None:
     assert check_order(GOOD, ENDS, TOPICS, 2) == 9
 
 
@@ -41,9 +41,9 @@ def test_an_order_that_is_told_in_other_pieces_is_the_same_order() -> None:
         (changed(GOOD, "llsn", 2, 5), ENDS, "an LLSN is left out"),
         (changed(GOOD, "llsn", 2, 3), ENDS, "an LLSN is ordered twice"),
         (changed(GOOD, "llsn", 0, 2), ENDS, "a stream does not begin at 1"),
-        (changed(GOOD, "glsn", 5, 8), ENDS, "replicas were told different positions"),
+        (changed(GOOD, "glsn", 5, 8), ENDS, "replicas got different positions"),
         (changed(changed(GOOD, "glsn", 3, 9), "glsn", 6, 7), ENDS, "a GLSN is left out"),
-        (changed(GOOD, "stream", 6, 0), ENDS, "a replica was told nothing of a stream"),
+        (changed(GOOD, "stream", 6, 0), ENDS, "a replica got nothing of a stream"),
         (changed(GOOD, "count", 3, 0), ENDS, "an empty row"),
         (GOOD, np.array([6, 6]), "not all that was reported is ordered"),
     ],
@@ -63,7 +63,7 @@ def test_every_replica_of_a_stream_is_on_a_node_of_its_own_and_no_node_has_too_m
     assert np.bincount(holders.ravel(), minlength=load.nodes).max() <= 16
 
 
-def test_the_report_that_is_looked_for_is_the_first_that_says_enough() -> None:
+def test_the_first_sufficient_report_is_found() -> None:
     load = Load(streams=50, rate=700.0, interval_ms=20.0, replicas_per_node=16)
     rates, phases_s = load.rates(), load.phases_s()
     for node in range(load.nodes):
@@ -76,7 +76,7 @@ def test_the_report_that_is_looked_for_is_the_first_that_says_enough() -> None:
 
 @pytest.mark.process
 def test_a_real_repository_orders_what_emulated_nodes_report(tmp_path: Path) -> None:
-    """Laws 3 and 4 over real sockets and a real store: `run` fails if anything told is missing, double or different."""
+    """Laws 3 and 4 over real sockets and a real store: `run` fails if anything sent is missing, duplicated or different."""
     load = Load(
         streams=300,
         rate=2_000.0,

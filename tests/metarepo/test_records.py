@@ -1,4 +1,4 @@
-"""The bytes of every record in the metadata store, of every format version ever released: read back for ever."""
+"""The bytes of every record in the metadata store, of every format version ever released: readable forever."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.metarepo.helpers import (
     ScriptedNode,
     World,
     run,
-    seeded_doors,
+    seeded_environment,
     settle,
     until,
     world,
@@ -183,7 +183,7 @@ def test_every_node_of_a_topic_learns_its_high_watermark() -> None:
     run(body())
 
 
-def test_a_cut_is_durable_before_anyone_hears_of_it() -> None:
+def test_a_cut_is_durable_before_it_is_sent() -> None:
     """R-ORD-2: nothing is pushed, answered or visible in the tail while the store has not returned; what comes meanwhile is one
     next cut."""
 
@@ -309,7 +309,7 @@ def test_rows_that_a_node_lost_are_sent_again(restart_repository: bool) -> None:
     run(body())
 
 
-def test_a_node_that_lost_only_its_session_is_told_nothing_twice() -> None:
+def test_a_node_that_lost_only_its_session_gets_nothing_twice() -> None:
     async def body() -> None:
         async with world(1) as w:
             await w.add_stream(1)
@@ -405,7 +405,7 @@ def test_a_replica_that_knows_more_than_the_repository_stops_its_topic() -> None
 
 
 def test_rows_that_are_forgotten_are_not_half_sent() -> None:
-    """A replica that came back empty needs a sync; telling it what comes after the gap would only make it ask for ever."""
+    """A replica that came back empty needs a sync; sending what comes after the gap would only make it ask forever."""
 
     async def body() -> None:
         async with world(1) as w:
@@ -421,7 +421,7 @@ def test_rows_that_are_forgotten_are_not_half_sent() -> None:
             await until(lambda: len(node.commits) == 1)
             await settle()
             assert (node.commits[0].rows, node.gaps, len(node.terms)) == ((), 0, 2)
-            # Once it says that it has the rows (from another replica), it is told the rest.
+            # Once it reports that it has the rows (from another replica), it gets the rest.
             node.replica(1).committed_end = LLSN(599)
             node.report(1, 600, synced=599)
             await until(lambda: node.replica(1).committed_end == 600)
@@ -449,7 +449,7 @@ def test_a_node_that_reads_slowly_gets_what_it_missed_in_one_piece(monkeypatch: 
                 for node in w.nodes.values():
                     node.report(1, end)
                 await settle()
-            assert await w.tail() == 400, "the order goes on without it"
+            assert await w.tail() == 400, "the order continues without it"
             node = w.nodes[1]
             sent = len(node.commits)
             assert sent <= MESSAGES_BEFORE_PAUSE + 1
@@ -584,7 +584,7 @@ def test_a_trim_is_answered_when_every_node_in_session_has_applied_it() -> None:
             w.nodes[2].confirm()
             await trim
             assert (await w.ask(m.GetTail(TOPIC), m.GetTailReply)).trimmed == 5
-            assert TOPIC not in w.nodes[3].marks, "a node hears of its own topics only"
+            assert TOPIC not in w.nodes[3].marks, "a node gets its own topics only"
             w.nodes[1].confirms = w.nodes[2].confirms = False
             await w.ask(m.TrimTopic(TOPIC, GLSN(3)), m.Done)  # applied long ago
 
@@ -743,12 +743,14 @@ def test_metadata_of_another_cluster_are_refused() -> None:
     async def body() -> None:
         metadata, transport = MemoryMetadata(), MemoryTransport()
         config = MetadataRepositoryConfig(CLUSTER, MR)
-        first = MetadataRepository(config, MemoryStore(metadata), seeded_doors(), transport)
+        first = MetadataRepository(config, MemoryStore(metadata), seeded_environment(), transport)
         await first.start()
         assert first.address == MR
         await first.stop()
         other = MetadataRepositoryConfig(ClusterID(2), MR, advertise="mr.example:7100")
-        second = MetadataRepository(other, MemoryStore(metadata, place="here"), seeded_doors(), transport)
+        second = MetadataRepository(
+            other, MemoryStore(metadata, place="here"), seeded_environment(), transport
+        )
         with pytest.raises(StartupError, match="here belongs to cluster 1, not to cluster 2"):
             await second.start()
 
@@ -759,7 +761,9 @@ def test_an_address_in_use_is_named_and_the_store_is_let_go() -> None:
     async def body() -> None:
         async with world() as w:
             config = MetadataRepositoryConfig(CLUSTER, MR)
-            other = MetadataRepository(config, MemoryStore(MemoryMetadata()), seeded_doors(), w.transport)
+            other = MetadataRepository(
+                config, MemoryStore(MemoryMetadata()), seeded_environment(), w.transport
+            )
             with pytest.raises(StartupError, match="cannot listen at mr"):
                 await other.start()
 

@@ -194,8 +194,8 @@ async def _check(steps: list[tuple[str, *tuple[int, ...]]], restart_every: int) 
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before it took effect", "after it took effect"])
-def test_a_commit_that_was_cut_off_is_whole_or_not_there(applied: bool) -> None:
-    """A crash in the middle of a commit: the restarted repository goes on from one of two states, and never from between."""
+def test_a_commit_that_was_interrupted_is_whole_or_absent(applied: bool) -> None:
+    """A crash in the middle of a commit: the restarted repository continues from one of two states, and never from between."""
 
     async def body() -> None:
         trial = Trial(MemoryMetadata())
@@ -231,7 +231,7 @@ def test_a_commit_that_was_cut_off_is_whole_or_not_there(applied: bool) -> None:
 
 
 def test_a_dead_replica_pins_its_own_rows_and_no_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stream 1 has a replica that never synced its rows; stream 2 goes on for ever: the store stays small."""
+    """Stream 1 has a replica that never synced its rows; stream 2 never stops: the store stays small."""
     monkeypatch.setattr(commit_loop, "CUTS_PER_BASE", 8)
 
     async def body() -> None:
@@ -312,7 +312,7 @@ def test_after_a_cut_of_many_reports_gather_for_as_long_as_it_took(monkeypatch: 
                 trial.report(node, 1, end, 1)
             await settle()
         assert trial.state.order.version == 1, "nothing was ordered meanwhile"
-        assert pauses == [pytest.approx(0.02)], "once to make the cut and once to tell it"
+        assert pauses == [pytest.approx(0.02)], "once to make the cut and once to send it"
         gathered.set()
         await settle()
         assert trial.state.order.version == 2, "all that came meanwhile is one cut"

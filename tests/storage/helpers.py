@@ -116,7 +116,7 @@ class Host:
         return {name: self.disk.read_file(directory / name) for name in self.disk.list(directory)}
 
     def crash_in(self, operations: int) -> None:
-        """Crash in the changing operation that comes so many later."""
+        """Crash in the changing operation that is this far ahead."""
         self.disk.crash_at = self.disk.operations + operations
 
 
@@ -139,7 +139,7 @@ class FailingFile(OsFile):
 
 
 class FailingDisk(OsDisk):
-    """The real disk, until told to fail: once, as a device does that loses a page and then forgets about it."""
+    """The real disk, with a failure on demand: once, as a device does that loses a page and then forgets about it."""
 
     def __init__(self) -> None:
         super().__init__(synced=False)

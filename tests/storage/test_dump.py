@@ -1,4 +1,4 @@
-"""The dump: shows what is there, tells what is wrong, and never writes a byte."""
+"""The dump: shows what exists, reports what is wrong, and never writes a byte."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_batches_and_rows_are_listed(replica: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "commits.log", "00000000000000000001.seg"])
-def test_damage_is_told_with_the_file_and_nothing_is_touched(
+def test_damage_is_reported_with_the_file_and_nothing_is_touched(
     tmp_path: Path, replica: Path, name: str
 ) -> None:
     path = replica / name

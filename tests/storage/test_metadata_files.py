@@ -103,7 +103,7 @@ def test_the_newest_segment_gets_no_sidecar(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unsynced", [False, True])
 @pytest.mark.parametrize("trimmed", [0, 9])
 def test_whatever_bit_flips_in_the_rows_the_order_stays(tmp_path: Path, unsynced: bool, trimmed: int) -> None:
-    """Law 3: the order is decided once, for ever."""
+    """Law 3: the order is decided once, forever."""
     store = store_of_many_rows(tmp_path, unsynced=unsynced, trimmed=trimmed)
     path = store.path / "commits.log"
     good, expected, entries = path.read_bytes(), order(store), read_all(store)
@@ -138,7 +138,7 @@ def test_the_last_row_keeps_its_epoch_and_its_context(tmp_path: Path) -> None:
     assert reopen(store).last_row == last
 
 
-def test_two_bad_rows_in_a_row_are_told_and_left_as_they_are(tmp_path: Path) -> None:
+def test_two_consecutive_bad_rows_are_reported_and_left_as_they_are(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     path = store.path / "commits.log"
     for number in (3, 4):
@@ -159,7 +159,7 @@ def test_several_bad_rows_apart_are_put_right_together(tmp_path: Path) -> None:
 
 
 def test_a_compaction_signs_no_damaged_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flipped bit under a new checksum would be another order, for ever (law 3)."""
+    """A flipped bit under a new checksum would be another order, forever (law 3)."""
     monkeypatch.setattr("varlog.storage.committed.commit_store._COMPACT_ROWS_MIN", 4)
     store = new_store(tmp_path)
     for number in range(1, 9):

@@ -23,7 +23,7 @@ from varlog.storage.segment_file import RESERVE_FIRST_BYTES, RESERVE_STEP_BYTES,
         (SEGMENT_BYTES, SEGMENT_BYTES),
     ],
 )
-def test_the_reserve_doubles_up_to_a_step_and_goes_on_in_steps(end: int, reserved: int) -> None:
+def test_the_reserve_doubles_up_to_a_step_and_then_grows_in_steps(end: int, reserved: int) -> None:
     assert reserved_for(end) == reserved
 
 

@@ -1,4 +1,4 @@
-"""Log units beside replicas on a node's volumes: told apart, made, removed and set aside whole, at whatever point a crash comes."""
+"""Log units beside replicas on a node's volumes: distinguished, created, removed and set aside whole, wherever a crash comes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def at_every_operation(act: Callable[[int], bool]) -> None:
     assert not all(act(operation) for operation in range(1, 60)), "it takes more operations than were tried"
 
 
-def test_units_and_replicas_are_told_apart() -> None:
+def test_units_and_replicas_are_distinguished() -> None:
     host, volumes = with_unit(1)
     LogStore.create(host.disk, volumes.place(REPLICA), topic=TOPIC, log_stream=REPLICA)
     for opened in (volumes, open_on_again(host, volumes)):

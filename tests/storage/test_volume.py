@@ -97,15 +97,15 @@ def test_the_same_stream_under_two_volumes_is_refused_and_both_are_named(volumes
     opened.release()
     copy = volumes[1] / path.relative_to(volumes[0])
     shutil.copytree(path, copy)
-    told = refusal(volumes)
-    assert str(path) in told and str(copy) in told
+    message = refusal(volumes)
+    assert str(path) in message and str(copy) in message
 
 
 def test_error_if_exists(volumes: list[Path]) -> None:
     """R-SN-5."""
     start(volumes[:1], error_if_exists=True).release()
-    told = refusal(volumes, error_if_exists=True)
-    assert str(volumes[0] / "cid=1/snid=4") in told
+    message = refusal(volumes, error_if_exists=True)
+    assert str(volumes[0] / "cid=1/snid=4") in message
     assert not any(volumes[1].iterdir())
 
 
@@ -129,11 +129,11 @@ def test_a_node_id_is_drawn_once_and_kept(volumes: list[Path]) -> None:
     assert start(volumes, node=None, seed=2).node == first.node
 
 
-def test_several_nodes_on_a_volume_must_be_told_apart_by_their_ids(volumes: list[Path]) -> None:
+def test_several_nodes_on_a_volume_must_be_distinguished_by_their_ids(volumes: list[Path]) -> None:
     start(volumes, node=4).release()
     start(volumes, node=5).release()
-    told = refusal(volumes, node=None)
-    assert "snid=4" in told and "snid=5" in told and "--storage-node-id" in told
+    message = refusal(volumes, node=None)
+    assert "snid=4" in message and "snid=5" in message and "--storage-node-id" in message
 
 
 def test_another_cluster_id_or_key_is_refused(volumes: list[Path]) -> None:
@@ -148,16 +148,16 @@ def test_a_directory_of_another_node_is_refused_whatever_its_name(volumes: list[
     """R-SN-7."""
     start(volumes[:1], node=4).release()
     (volumes[0] / "cid=1/snid=4").rename(volumes[0] / "cid=1/snid=5")
-    told = refusal(volumes[:1], node=5)
-    assert "belongs to node 4" in told and str(volumes[0] / "cid=1/snid=5") in told
+    message = refusal(volumes[:1], node=5)
+    assert "belongs to node 4" in message and str(volumes[0] / "cid=1/snid=5") in message
 
 
-def test_two_nodes_that_were_given_the_same_id_are_told_apart_by_their_keys(volumes: list[Path]) -> None:
+def test_two_nodes_with_the_same_id_are_distinguished_by_their_keys(volumes: list[Path]) -> None:
     """R-SN-7."""
     start(volumes[:1], seed=1).release()
     start(volumes[1:], seed=2).release()
-    told = refusal(volumes)
-    assert str(volumes[0]) in told and str(volumes[1]) in told and "different nodes" in told
+    message = refusal(volumes)
+    assert str(volumes[0]) in message and str(volumes[1]) in message and "different nodes" in message
 
 
 def test_a_new_volume_of_a_known_node_is_welcome(volumes: list[Path]) -> None:

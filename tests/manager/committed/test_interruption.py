@@ -78,13 +78,13 @@ async def _fill(cluster: SimCluster) -> list[bytes]:
 async def _check_whole(cluster: SimCluster, entries: list[bytes], streams: int = 1) -> None:
     await cluster.wait_whole(streams)
     for host in [host for host in cluster.nodes.values() if not host.up]:
-        host.boot()  # whoever was replaced comes back, and what it has is a zombie now
+        host.boot()  # a replaced node comes back, and its data is a zombie now
     await cluster.wait_whole(streams)
     log = await cluster.log()
-    at = await log.append(b"and it goes on")
+    at = await log.append(b"and it continues")
     found = [entry.data async for entry in log.subscribe(1, end=at.glsn + 1)]
     await log.close()
-    assert found == [*entries, b"and it goes on"]
+    assert found == [*entries, b"and it continues"]
     assert cluster.complaints == []
 
 

@@ -39,7 +39,7 @@ def stream_of(cluster: FakeCluster) -> LogStream:
 
 
 def fill(cluster: FakeCluster, entries: int) -> None:
-    """Every replica of the stream has so many ordered entries."""
+    """Every replica of the stream has this number of ordered entries."""
     cluster.repository.ends[LS] = LLSN(entries + 1)
     for node in stream_of(cluster).replicas:
         cluster.nodes[node].replicas[LS].end = LLSN(entries + 1)
@@ -65,7 +65,7 @@ def test_a_deleted_directory_is_filled_again_from_the_others() -> None:
     run(story)
 
 
-def test_a_long_sync_is_followed_and_its_progress_told() -> None:
+def test_a_long_sync_is_followed_and_its_progress_reported() -> None:
     """R-SYNC-1."""
 
     async def story(cluster: FakeCluster) -> None:
@@ -190,7 +190,7 @@ def test_a_frozen_replica_is_rebuilt() -> None:
     run(story)
 
 
-def test_damage_is_mended_and_the_stream_runs_on() -> None:
+def test_damage_is_repaired_while_the_stream_runs() -> None:
     async def story(cluster: FakeCluster) -> None:
         fill(cluster, 5)
         epoch = stream_of(cluster).epoch
@@ -241,7 +241,7 @@ def test_a_half_made_stream_is_removed_after_the_grace_time() -> None:
     run(story, zombie_grace_s=0.05)
 
 
-def test_data_of_a_stream_that_the_repository_never_had_is_kept_and_told() -> None:
+def test_data_of_a_stream_unknown_to_the_repository_is_kept_and_reported() -> None:
     """A repository that lost its metadata must not have everything deleted."""
 
     async def story(cluster: FakeCluster) -> None:
@@ -316,7 +316,7 @@ def test_a_move_that_makes_no_sense_is_refused() -> None:
     run(story)
 
 
-def test_a_sync_by_hand_tells_how_far_it_is() -> None:
+def test_a_manual_sync_reports_its_progress() -> None:
     async def story(cluster: FakeCluster) -> None:
         fill(cluster, 10)
         done = await cluster.ask(messages.AdminSyncReplica(LS, NodeID(2)))

@@ -25,7 +25,7 @@ Break = Callable[[SequencedCluster], Awaitable[None]]
 
 
 async def _head_back_soon(cluster: SequencedCluster) -> None:
-    """It was away while the others went on, and comes back with what it had."""
+    """It was away while the others continued, and comes back with its old data."""
     head = (await cluster.projection()).chains[0].head
     cluster.nodes[head].crash()
     helper = cluster.second_manager()
@@ -70,9 +70,9 @@ async def _filled() -> SequencedCluster:
 async def _check_whole(cluster: SequencedCluster, streams: int = 1) -> None:
     await cluster.wait_whole(streams)
     for host in [host for host in cluster.nodes.values() if not host.up]:
-        host.boot()  # whoever was replaced comes back, and what it has is a zombie now
+        host.boot()  # a replaced node comes back, and its data is a zombie now
     await cluster.wait_whole(streams)
-    await cluster.append(b"and it goes on")
+    await cluster.append(b"and it continues")
     await cluster.check_written()
 
 

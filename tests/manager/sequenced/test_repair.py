@@ -63,7 +63,7 @@ def test_a_dead_node_is_left_out_at_once_and_comes_back_behind_the_tail() -> Non
     run_simulated(story())
 
 
-def test_the_last_node_goes_on_alone_and_that_is_said_loudly() -> None:
+def test_the_last_node_continues_alone_and_that_is_reported_loudly() -> None:
     """R-SEQ-10: two of three fail."""
 
     async def story() -> None:
@@ -130,7 +130,7 @@ def test_a_sequencer_that_was_started_again_at_once_is_another_one() -> None:
     run_simulated(story())
 
 
-def test_a_node_that_lost_its_disk_is_filled_anew() -> None:
+def test_a_node_that_lost_its_disk_is_filled_again() -> None:
     """R-SEQ-14: a living node without its unit is left out first, and only then gets an empty one."""
 
     async def story() -> None:
@@ -169,7 +169,7 @@ def test_a_node_that_stays_away_is_replaced_and_its_unit_swept() -> None:
     run_simulated(story())
 
 
-def test_an_operator_moves_a_unit_and_adds_a_stream_while_the_log_goes_on() -> None:
+def test_an_operator_moves_a_unit_and_adds_a_stream_while_appends_continue() -> None:
     async def story() -> None:
         cluster = SequencedCluster(nodes=4)
         cluster.start()
@@ -204,7 +204,7 @@ def test_an_epoch_that_was_begun_and_never_proposed_is_ended() -> None:
         view = await cluster.view()
         for node in view.nodes:
             await cluster.ask(node.address, m.SealUnit(first.chains[0].log_stream, Epoch(2)))
-        await cluster.append(b"goes on")
+        await cluster.append(b"continues")
         assert (await cluster.projection()).epoch == 2
         await cluster.check_written()
 
@@ -225,7 +225,7 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
     run_simulated(story())
 
 
-def test_without_a_sequencer_a_topic_waits_and_says_for_what() -> None:
+def test_without_a_sequencer_a_topic_waits_and_reports_for_what() -> None:
     async def story() -> None:
         cluster = SequencedCluster()
         cluster.start()
@@ -266,8 +266,8 @@ def test_one_stream_of_a_sequenced_topic_cannot_be_sealed_by_hand() -> None:
     run_simulated(story())
 
 
-def test_a_damaged_unit_is_left_out_made_anew_and_filled() -> None:
-    """Rot is never served: the chain goes on without it, and it comes back whole."""
+def test_a_damaged_unit_is_left_out_rebuilt_and_filled() -> None:
+    """Corrupt data is never served: the chain continues without the unit, which comes back whole."""
 
     async def story() -> None:
         cluster = SequencedCluster(nodes=3)

@@ -1,4 +1,4 @@
-"""Named readers and writers at the metadata repository: durable before they are told, the same after a restart, and no new view."""
+"""Named readers and writers in the metadata repository: durable before acknowledged, kept over restarts, and no new view."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_readers_and_writers_survive_a_restart_and_make_no_new_view() -> None:
     run(body())
 
 
-def test_a_batch_is_begun_durably_before_anybody_is_told_where() -> None:
+def test_a_batch_is_begun_durably_before_its_position_is_returned() -> None:
     """Two tasks ask at once. Neither has an answer while the store has not taken it, and then both have the same."""
 
     async def body() -> None:
@@ -82,7 +82,7 @@ def test_a_batch_is_begun_durably_before_anybody_is_told_where() -> None:
     run(body())
 
 
-def test_who_asks_for_a_batch_that_is_begun_costs_no_commit() -> None:
+def test_beginning_a_batch_again_costs_no_commit() -> None:
     async def body() -> None:
         async with world(1) as w:
             await w.add_stream(1)

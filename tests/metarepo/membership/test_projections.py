@@ -211,7 +211,7 @@ def test_while_it_is_waited_for_a_lease_does_not_grow() -> None:
             proposing = asyncio.ensure_future(found.reconfigure(2, 3))
             await asyncio.sleep(LEASE_S / 4)
             answer = await found.lease(1, 350)
-            assert (answer.stamp, answer.lease_s) == (100, LEASE_S), "told again as it was"
+            assert (answer.stamp, answer.lease_s) == (100, LEASE_S), "returned again as it was"
             assert await proposing < LEASE_MAX_S
             behind = await found.lease(1, 2_000)
             assert (behind.stamp, behind.orders[0].epoch) == (100, 2), "and not before it is in the new epoch"
@@ -221,7 +221,7 @@ def test_while_it_is_waited_for_a_lease_does_not_grow() -> None:
     run(body())
 
 
-def test_a_node_that_says_nothing_of_its_unit_cannot_hold_up_a_projection() -> None:
+def test_a_node_that_reports_nothing_of_its_unit_cannot_delay_a_projection() -> None:
     """Its unit is frozen, say, or lost: it asks on and on, and its lease ends all the same."""
 
     async def body() -> None:
@@ -315,7 +315,7 @@ def test_a_node_that_comes_back_gets_no_lease_in_an_epoch_that_is_over() -> None
     run(body())
 
 
-def test_the_only_unit_of_a_chain_is_told_that_there_is_no_other() -> None:
+def test_the_only_unit_of_a_chain_learns_that_there_is_no_other() -> None:
     """It has nobody to be compared with after a restart; one that has waits for that."""
 
     async def body() -> None:
@@ -330,7 +330,7 @@ def test_the_only_unit_of_a_chain_is_told_that_there_is_no_other() -> None:
     run(body())
 
 
-def test_a_new_reign_believes_in_leases_that_it_has_not_given() -> None:
+def test_a_new_term_honours_leases_that_it_has_not_granted() -> None:
     async def body() -> None:
         async with sequenced() as found:
             await found.over()
@@ -362,7 +362,7 @@ def test_a_stamp_of_an_earlier_session_is_never_echoed() -> None:
 
 
 def test_a_sequencer_is_replaced_only_when_its_lease_is_over() -> None:
-    """R-SEQ-13. After that it hears of the epoch before it may answer again."""
+    """R-SEQ-13. After that it learns of the epoch before it may answer again."""
 
     async def body() -> None:
         async with sequenced() as found:
@@ -413,7 +413,7 @@ def test_waiting_requests_fail_when_the_term_ends() -> None:
 # --- Trims -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trim_is_told_at_once_and_answered_when_all_have_applied_it() -> None:
+def test_a_trim_is_sent_immediately_and_answered_when_all_have_applied_it() -> None:
     """R-TRIM-1. Which position is the newest, only the sequencer knows: the client has asked it."""
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""Suspicions: who follows the view hears at once of a node that a client could not use, and when that is over."""
+"""Suspicions: watchers of the view learn immediately of a node that a client could not use, and when that is over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_suspicion_answers_those_who_wait_for_a_newer_view() -> None:
     run(body())
 
 
-def test_a_suspicion_goes_by_itself_and_that_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspicion_expires_and_that_is_published_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """R-FAIL-2: a suspicion expires."""
     monkeypatch.setattr(suspicions, "SUSPECTED_S", 0.01)
 
@@ -57,14 +57,14 @@ def test_a_node_that_is_not_registered_is_not_suspected() -> None:
     run(body())
 
 
-def test_only_changes_are_told() -> None:
+def test_only_changes_are_published() -> None:
     async def body() -> None:
-        told: list[tuple[NodeID, ...]] = []
-        found = Suspicions(lambda: told.append(found.nodes))
+        published: list[tuple[NodeID, ...]] = []
+        found = Suspicions(lambda: published.append(found.nodes))
         for node in (TWO, ONE, TWO, ONE):
             found.suspect(node)
-        assert told == [(TWO,), (ONE, TWO)]
+        assert published == [(TWO,), (ONE, TWO)]
         found.clear()
-        assert found.nodes == () and len(told) == 2
+        assert found.nodes == () and len(published) == 2
 
     run(body())

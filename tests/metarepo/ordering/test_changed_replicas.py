@@ -21,7 +21,7 @@ ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
 
 
 async def _ordered(w: World, entries: int) -> None:
-    """A stream on nodes 1 and 2 with so many entries, sealed in epoch 2."""
+    """A stream on nodes 1 and 2 with this number of entries, sealed in epoch 2."""
     await w.add_stream(1, 2)
     for node in (1, 2):
         w.nodes[node].report(1, entries + 1, synced=1)
@@ -80,7 +80,7 @@ def test_rows_are_kept_for_a_newcomer_and_not_for_who_left() -> None:
     assert reports.synced_end(moved) == 6
 
 
-def test_what_a_node_said_before_it_left_does_not_count_when_it_comes_back() -> None:
+def test_reports_of_a_node_from_before_it_left_do_not_count_when_it_comes_back() -> None:
     """It may come back empty: rows that it lacks must not be forgotten for what its former replica had."""
     reports = ReportTable()
     for node in (ONE, TWO):

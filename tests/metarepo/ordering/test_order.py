@@ -113,7 +113,7 @@ def test_the_first_message_has_everything_that_the_node_lacks() -> None:
     assert (message.serial, message.version) == (1, 2)
 
 
-def test_a_first_message_goes_out_even_if_there_is_nothing_to_say() -> None:
+def test_a_first_message_is_sent_even_if_it_is_empty() -> None:
     """A node that restarted serves no reads before it."""
     outbox = Outbox(state(), "1")
     assert outbox.next_message() == Commits(1, 0, (), ())
@@ -137,7 +137,7 @@ def test_what_gathers_while_a_node_reads_slowly_is_one_message() -> None:
     assert outbox.next_message() is None
 
 
-def test_the_rows_of_the_newest_cut_are_told_once_however_they_came() -> None:
+def test_the_rows_of_the_newest_cut_are_sent_once_however_they_came() -> None:
     """As they are where the node lacks nothing else, and by positions where it does."""
     found = state((1, 1))
     outbox = begun(found)
@@ -156,14 +156,14 @@ def test_the_rows_of_the_newest_cut_are_told_once_however_they_came() -> None:
 def test_too_much_for_one_message_goes_out_by_versions_and_marks_come_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A high watermark claims that all below it was told: the parts before the last only tell the trim."""
+    """A high watermark claims that all below it was sent: the parts before the last carry only the trim."""
     monkeypatch.setattr(outboxes, "ROWS_PER_MESSAGE_MAX", 5)
     outbox = begun(state(*[(1, 1)] * 7))
     messages = []
     while (message := outbox.next_message()) is not None:
         messages.append(message)
-    told = [sorted(row.version for _, rows in message.rows for row in rows) for message in messages]
-    assert told == [[1, 1, 2, 2, 3, 3], [4, 4, 5, 5, 6, 6], [7, 7]]
+    versions = [sorted(row.version for _, rows in message.rows for row in rows) for message in messages]
+    assert versions == [[1, 1, 2, 2, 3, 3], [4, 4, 5, 5, 6, 6], [7, 7]]
     assert [(mark.high_watermark, mark.trimmed) for message in messages for mark in message.marks] == [
         (0, 2),
         (0, 2),
@@ -180,7 +180,7 @@ def test_the_largest_message_fits_a_frame() -> None:
     assert len(encode(Commits(1, big, (), rows))) < FRAME_META_BYTES_MAX
 
 
-def test_a_stream_that_leaves_is_told_no_more_and_one_that_comes_is() -> None:
+def test_rows_of_a_removed_stream_are_not_sent_and_those_of_an_added_one_are() -> None:
     found = state((2, 2))
     outbox = begun(found)
     outbox.follow([found.streams[A]])

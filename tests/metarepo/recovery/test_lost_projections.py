@@ -42,13 +42,13 @@ def copy(made: Projection | None) -> ViewCopy:
     return ViewCopy(1, view, TopicID(9), LogStreamID(12))
 
 
-def node(number: int, told: int, *proposed: Proposal, kept: Projection | None = None) -> NodeEvidence:
-    """It was told of projection `told`, and keeps the copy of the view with `kept`."""
-    unit = UnitStatus(STREAM, TOPIC.topic, Epoch(told), LLSN(3), LLSN(1), LLSN(4), "/a")
+def node(number: int, known: int, *proposed: Proposal, kept: Projection | None = None) -> NodeEvidence:
+    """It knows projection `known`, and keeps the copy of the view with `kept`."""
+    unit = UnitStatus(STREAM, TOPIC.topic, Epoch(known), LLSN(3), LLSN(1), LLSN(4), "/a")
     status = NodeStatus(
         ClusterID(1), NodeID(number), f"n{number}:1", ("/a",), (), units=(unit,), cluster_uuid=UUID
     )
-    epochs = ((TOPIC.topic, Epoch(told)),)
+    epochs = ((TOPIC.topic, Epoch(known)),)
     return NodeEvidence(status.address, status, 2, False, (), epochs, copy(kept), {}, proposed)
 
 
@@ -69,7 +69,7 @@ def test_what_a_chain_kept_before_it_was_made_is_taken_where_no_copy_of_the_view
     assert not rebuilt.stops and rebuilt.members.view.projections == (SECOND,)
 
 
-def test_a_proposal_that_nobody_was_told_of_is_left_alone() -> None:
+def test_a_proposal_that_no_node_knows_is_left_alone() -> None:
     """A repository that ends between the two loses nothing: the topic continues in the epoch that it has."""
     nodes = [node(number, 1, Proposal(2, 1, SECOND), kept=FIRST) for number in NODES]
     taken = found(*nodes)

@@ -18,7 +18,7 @@ from varlog.runtime.environment import system_environment
 from varlog.testing.processes import stand_still
 
 LEASE_S = 4.0
-# Only so that nothing hangs: a busy machine may stand still for longer than a lease.
+# Only so that nothing hangs: a busy machine may stall for longer than a lease.
 WAIT_S = 90.0
 
 
@@ -42,8 +42,8 @@ def woken(processes: list[ServerProcess]) -> None:
         os.kill(process.pid, signal.SIGCONT)
 
 
-async def commit_in_some_reign(store: MetadataStore, change: Change) -> None:
-    """On a busy machine a member that hangs can cost the term: the next one goes on."""
+async def commit_in_some_term(store: MetadataStore, change: Change) -> None:
+    """On a busy machine a member that hangs can cost the term: the next one continues."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
@@ -54,15 +54,15 @@ async def commit_in_some_reign(store: MetadataStore, change: Change) -> None:
 
 
 @pytest.mark.process
-def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(tmp_path: Path) -> None:
+def test_members_that_hang_cost_a_try_or_the_term_and_never_what_was_committed(tmp_path: Path) -> None:
     async def story(store_place: str, members: list[ServerProcess]) -> None:
         store = etcd_store(store_place, system_environment(), unused_cluster(), lease_s=LEASE_S)
         term = (await store.open("mr:1")).term
-        await commit_in_some_reign(store, PutItem("a", b"1"))
+        await commit_in_some_term(store, PutItem("a", b"1"))
         # Whichever member is asked is among them: each hangs for a while, and a majority is always there.
         for member in members:
             stopped([member])
-            await commit_in_some_reign(store, PutItem("b", member.name.encode()))
+            await commit_in_some_term(store, PutItem("b", member.name.encode()))
             woken([member])
 
         stopped(members[:2])
@@ -75,7 +75,7 @@ def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(
             opened = await store.open("mr:1")
         assert opened.term > term
         assert opened.items in (known := {"a": b"1", "b": b"etcd-3"}, known | {"c": b"unknown"})
-        await commit_in_some_reign(store, PutItem("d", b"on"))
+        await commit_in_some_term(store, PutItem("d", b"on"))
         await store.close()
 
     with etcd_members(tmp_path, 3) as (plan, members):

@@ -64,7 +64,7 @@ def loaded(keys: dict[str, bytes]) -> tuple[Layout, dict[str, bytes]]:
 
 
 @given(commits=st.lists(st.lists(CHANGES, max_size=6), max_size=5), reload=st.booleans())
-def test_keys_hold_what_the_changes_say(commits: list[list[Change]], reload: bool) -> None:
+def test_keys_hold_what_the_changes_state(commits: list[list[Change]], reload: bool) -> None:
     keys: dict[str, bytes] = {}
     items: dict[str, bytes] = {}
     layout = Layout(PREFIX)

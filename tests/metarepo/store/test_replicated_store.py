@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.metarepo.helpers import seeded_doors
+from tests.metarepo.helpers import seeded_environment
 from varlog.metarepo.store.base import Change, DeleteItems, Fenced, PutItem
 from varlog.metarepo.store.election import ElectionLease
 from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
@@ -19,7 +19,7 @@ LEASE_S = 2.0
 
 
 def store(metadata: MemoryMetadata, name: str = "mr1") -> InMemoryReplicatedStore:
-    return InMemoryReplicatedStore(metadata, seeded_doors(), f"{name}:7100", lease_s=LEASE_S)
+    return InMemoryReplicatedStore(metadata, seeded_environment(), f"{name}:7100", lease_s=LEASE_S)
 
 
 def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -122,7 +122,7 @@ def test_a_commit_that_was_sent_and_then_held_up_does_nothing_in_a_later_term() 
 # --- lost answers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_answer_is_lost_is_asked_for_again_and_takes_effect_once() -> None:
+def test_a_commit_whose_reply_is_lost_is_retried_and_takes_effect_once() -> None:
     async def body() -> None:
         metadata = MemoryMetadata()
         holder = store(metadata)
@@ -176,7 +176,7 @@ def test_a_try_that_arrives_after_later_commits_does_nothing() -> None:
 
 @pytest.mark.parametrize("step", range(1, 6))
 def test_an_answer_that_is_lost_while_it_opens_costs_no_more_than_a_try(step: int) -> None:
-    """Whichever it is: of the lease, of the election, of the reading. Who was elected and did not hear of it leads all the same."""
+    """Whichever it is: of the lease, of the election, of the read. A process that does not learn of its election still leads."""
 
     async def body() -> None:
         metadata = MemoryMetadata()

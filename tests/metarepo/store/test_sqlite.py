@@ -97,7 +97,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("synced", "expected"), [(True, 2), (False, 0)])
-def test_every_commit_waits_for_the_device_unless_asked_not_to(
+def test_every_commit_waits_for_the_device_unless_configured_otherwise(
     tmp_path: Path, synced: bool, expected: int
 ) -> None:
     async def body() -> tuple[int, str]:

@@ -130,7 +130,7 @@ def test_rows_of_one_sync_are_merged_before_they_are_written(tmp_path: Path) -> 
 def test_a_sync_whose_end_mark_finds_no_room_does_not_write_its_rows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are durable by then. Written a second time they would be damage: they do not go on where they ended."""
+    """They are durable by then. Written a second time they would be damage: they do not continue where the rows before ended."""
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     for each in rows_of([(3, 0)]):
         store.commit(each, FIRST_LLSN)
@@ -154,7 +154,7 @@ def test_a_sync_without_new_rows_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_of_many_small_syncs_is_compacted(tmp_path: Path) -> None:
-    """A topic with one stream has one run for ever; its file must not grow for ever."""
+    """A topic with one stream has one run forever; its file must not grow forever."""
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     for each in rows_of([(1, 0)] * 5000):
         store.commit(each, FIRST_LLSN)

@@ -172,8 +172,8 @@ def test_a_source_of_which_everything_is_trimmed_is_copied_too(tmp_path: Path) -
     assert isinstance(raised(lambda: store.glsn_of(store.committed_end)), NotWritten)
 
 
-def test_a_replica_all_of_which_was_trimmed_meanwhile_begins_anew_behind_it(tmp_path: Path) -> None:
-    """It was away while the stream went on and was trimmed: what it holds is trimmed, and the copy goes on behind."""
+def test_a_replica_that_was_trimmed_completely_meanwhile_restarts_behind_the_trim(tmp_path: Path) -> None:
+    """It was away while the stream continued and was trimmed: its data is trimmed, and the copy continues behind."""
     source = sealed_source(tmp_path)
     store = new_store(tmp_path / "copy", segment_bytes=SEGMENT_BYTES)
     store.set_epoch(Epoch(4), source.sealed_end)
@@ -229,7 +229,7 @@ def test_what_does_not_fit_together_is_refused_whole(damage: str) -> None:
         runs_of(rows, data)
 
 
-def test_a_source_that_has_rotted_says_so_and_sends_nothing(tmp_path: Path) -> None:
+def test_a_corrupt_source_reports_that_and_sends_nothing(tmp_path: Path) -> None:
     """A bad checksum is never served."""
     source = sealed_source(tmp_path)
     segment = min((tmp_path / "source").rglob("*.seg"))
@@ -276,10 +276,10 @@ def opened_at_last(host: Host, operations: int) -> LogStore:
 
 @pytest.mark.parametrize("trimmed", [0, 12, 1000], ids=["nothing trimmed", "half trimmed", "all trimmed"])
 @pytest.mark.parametrize("stale", [False, True], ids=["empty", "stale tail"])
-def test_a_crash_at_every_disk_operation_of_a_destination_leaves_what_can_go_on(
+def test_a_crash_at_every_disk_operation_of_a_destination_leaves_a_copy_that_can_resume(
     tmp_path: Path, trimmed: int, stale: bool
 ) -> None:
-    """R-SYNC-3: whichever operation is the last, the replica opens, holds a part of the source, and the copy goes on from there."""
+    """R-SYNC-3: whichever operation is the last, the replica opens, holds a part of the source, and the copy resumes there."""
     source = sealed_source(tmp_path)
     if trimmed:
         last = min(trimmed, source.committed_end - 1)

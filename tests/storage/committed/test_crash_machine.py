@@ -35,8 +35,8 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.entries: dict[int, bytes] = {}  # LLSN -> entry; tried or durable
         self.ends = [1]  # where the batches of `entries` end
-        self.durable_end = 1  # told to be durable (law 1)
-        self.rows: list[CommitRow] = []  # ordered by the repository, for ever (law 3)
+        self.durable_end = 1  # acknowledged as durable (law 1)
+        self.rows: list[CommitRow] = []  # ordered by the repository, forever (law 3)
         self.rows_synced = 1
         self.epoch = 0
         self.sealed_end = 1
@@ -83,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(crash=CRASH, opened=st.booleans())
     def seal(self, crash: int, opened: bool) -> None:
-        """A seal at the committed end, in a newer epoch; the tail is gone when it is told, and for ever (law 6)."""
+        """A seal at the committed end, in a newer epoch; the tail is gone when it is acknowledged, and forever (law 6)."""
         self.epoch, self.sealed_end = self.epoch + 1, self.committed_end
         done = self.does(lambda: self.store.cut(Epoch(self.epoch), LLSN(self.sealed_end)), crash)
         if not done:  # the manager asks again
@@ -187,8 +187,8 @@ class StoreMachine(RuleBasedStateMachine):
         return LogStore.open(self.host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES)
 
     def take_tail(self, store: LogStore) -> None:
-        """What was durable is there, and behind it whole batches or nothing."""
-        # A batch of an epoch that was sealed since is not there, even if its cut was never finished (law 6).
+        """What was durable exists, and behind it whole batches or nothing."""
+        # A batch of an epoch that was sealed since does not exist, even if its cut was never finished (law 6).
         certain = min(self.durable_end, self.sealed_end) if self.epoch > store.epoch else self.durable_end
         if (
             store.epoch == self.epoch

@@ -1,4 +1,4 @@
-"""Torn and flipped bytes, at every offset of a small store: put right, or told; never served, never lost in silence."""
+"""Torn and flipped bytes, at every offset of a small store: repaired or reported; never served, never lost silently."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def open_or_damaged(host: Host) -> tuple[LogStore | None, str]:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0xFF])
-def test_a_flipped_byte_at_any_offset_is_put_right_or_told(tmp_path: Path, flip: int) -> None:
+def test_a_flipped_byte_at_any_offset_is_repaired_or_reported(tmp_path: Path, flip: int) -> None:
     """Opening succeeds with every committed entry intact, or raises CorruptReplica, names the file and touches nothing."""
     original = small_store(tmp_path)
     original.close()
     files = files_of(original.path)
     newest = max(name for name in files if name.endswith(".seg"))
-    told = opened = 0
+    reported = opened = 0
     for name, good in files.items():
         closed = name.endswith(".seg") and name != newest
         for at in range(len(good)):
@@ -108,20 +108,20 @@ def test_a_flipped_byte_at_any_offset_is_put_right_or_told(tmp_path: Path, flip:
             if store is None:
                 assert name in damaged, f"{name} was flipped at {at}, {damaged} was named"
                 assert host.files(DIRECTORY) == flipped
-                told += 1
+                reported += 1
                 continue
             opened += 1
             try:
                 check_intact(store)
             except CorruptBatch:
-                # Not read when it was opened, or noted then: a reader asks another replica, and it is mended.
+                # Not read when it was opened, or noted then: a reader uses another replica, and it is repaired.
                 assert closed or store.corrupt_ranges, f"{name} at {at}"
-    assert told > 300 and opened > 300
+    assert reported > 300 and opened > 300
 
 
 @pytest.mark.parametrize("how", ["short", "zeros", "noise"])
 def test_a_group_torn_at_any_offset_is_cut_at_a_batch(tmp_path: Path, how: str) -> None:
-    """Law 1: nobody was told of the group, so any whole batches of it may stay, and nothing else."""
+    """Law 1: the group was not acknowledged, so any whole batches of it may stay, and nothing else."""
     original = small_store(tmp_path, segment_bytes=2000)
     fill(original, [[b"nine", b"ten"], [b"eleven"], [b"twelve" * 9]])
     original.close()
@@ -148,7 +148,7 @@ def test_a_group_torn_at_any_offset_is_cut_at_a_batch(tmp_path: Path, how: str) 
         assert entries[7] == b"seven" and entries[store.written_end - 1] == b"again"
 
 
-def test_a_hole_in_a_group_hides_what_is_behind_it_for_ever(tmp_path: Path) -> None:
+def test_a_hole_in_a_group_hides_what_is_behind_it_forever(tmp_path: Path) -> None:
     """A power loss may keep the second batch of a group and lose the first. The second must not come back when the first
     position is written again."""
     store = new_store(tmp_path)
@@ -170,7 +170,7 @@ def test_a_hole_in_a_group_hides_what_is_behind_it_for_ever(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "missing", ["state", "commits.log", "00000000000000000001.seg", "00000000000000000004.seg"]
 )
-def test_a_missing_file_is_told(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, missing: str) -> None:
     store = small_store(tmp_path)
     store.close()
     (store.path / missing).unlink()
@@ -180,7 +180,7 @@ def test_a_missing_file_is_told(tmp_path: Path, missing: str) -> None:
     assert files_of(store.path) == before
 
 
-def test_a_replica_under_another_streams_name_is_told(tmp_path: Path) -> None:
+def test_a_replica_under_another_streams_name_is_reported(tmp_path: Path) -> None:
     """R-SN-7: a directory is not trusted by its name."""
     store = new_store(tmp_path)
     store.close()
@@ -189,7 +189,7 @@ def test_a_replica_under_another_streams_name_is_told(tmp_path: Path) -> None:
         LogStore.open(DISK, tmp_path / "lsid=99")
 
 
-def test_rows_of_another_replica_are_told(tmp_path: Path) -> None:
+def test_rows_of_another_replica_are_reported(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     store.close()
     (tmp_path / "other").mkdir()
@@ -200,7 +200,7 @@ def test_rows_of_another_replica_are_told(tmp_path: Path) -> None:
 
 
 def test_rows_beyond_the_data_are_dropped_and_never_made_good_from_the_tail(tmp_path: Path) -> None:
-    """R-CTX-3: the commit was partial: drop it, take the one before, go on from there."""
+    """R-CTX-3: the commit was partial: drop it, take the one before, continue from there."""
     store = new_store(tmp_path)
     fill(store, [[b"a"], [b"b"], [b"c"], [b"d"]])
     store.commit(row(1, 1, 2, version=1))

@@ -24,7 +24,7 @@ ONE = [[b"x" * 50]]
 
 
 def made(seed: int = 1, entries: int = 3) -> tuple[Host, LogStore]:
-    """A host, and a store on it with so many entries, all committed, rows synced."""
+    """A host, and a store on it with this number of entries, all committed, rows synced."""
     host = Host(seed)
     store = LogStore.create(host.disk, DIRECTORY, topic=TOPIC, log_stream=STREAM, segment_bytes=100_000)
     store.cut(Epoch(1), LLSN(1))
@@ -41,17 +41,17 @@ def power_cut(host: Host) -> LogStore:
     return LogStore.open(host.boot(), DIRECTORY)
 
 
-def mend(store: LogStore) -> None:
+def reopen_store(store: LogStore) -> None:
     store.resume(store.reopened())
 
 
-def test_a_store_goes_on_after_a_failed_sync_with_what_was_proven() -> None:
+def test_a_store_continues_after_a_failed_sync_with_what_was_verified() -> None:
     host, store = made()
     fill(store, ONE)
     host.drive.fail_syncs = 1
     failure = raised(lambda: fill(store, ONE))
     assert isinstance(failure, OSError) and store.failure is failure
-    mend(store)
+    reopen_store(store)
     assert (store.written_end, store.committed_end) == (5, 4)
     fill(store, ONE)
     commit_all(store)
@@ -76,7 +76,7 @@ def test_what_can_only_be_read_back_is_written_again_before_it_is_believed() -> 
 
 @pytest.mark.parametrize("in_process", [True, False])
 def test_rows_whose_sync_failed_are_not_called_synced_before_they_are_written_again(in_process: bool) -> None:
-    """The repository forgets a row once its replicas call it synced: called so wrongly, it would be lost for ever (law 3)."""
+    """The repository forgets a row once its replicas call it synced: called so wrongly, it would be lost forever (law 3)."""
     host, store = made()
     fill(store, ONE)
     commit_all(store)
@@ -84,7 +84,7 @@ def test_rows_whose_sync_failed_are_not_called_synced_before_they_are_written_ag
     assert isinstance(raised(store.sync_rows), OSError)
     assert store.rows_synced_end == 4
     if in_process:
-        mend(store)
+        reopen_store(store)
     else:
         store = LogStore.open(host.boot(), DIRECTORY)
     assert store.rows_synced_end == store.committed_end == 5, "the page cache had the row"
@@ -92,7 +92,7 @@ def test_rows_whose_sync_failed_are_not_called_synced_before_they_are_written_ag
 
 
 def test_rows_that_were_only_in_memory_stay_true_when_the_store_is_opened_again() -> None:
-    """Laws 3 and 5: readers and appenders were told of them."""
+    """Laws 3 and 5: readers and appenders have seen them."""
     host, store = made()
     fill(store, ONE, ONE)
     commit_all(store)
@@ -106,7 +106,7 @@ def test_rows_that_were_only_in_memory_stay_true_when_the_store_is_opened_again(
     assert power_cut(host).committed_end == 6
 
 
-def test_while_the_disk_fails_nothing_is_opened_and_reads_and_commits_go_on() -> None:
+def test_while_the_disk_fails_nothing_is_opened_and_reads_and_commits_continue() -> None:
     host, store = made()
     fill(store, ONE)
     host.drive.fail_syncs = 1000
@@ -117,11 +117,11 @@ def test_while_the_disk_fails_nothing_is_opened_and_reads_and_commits_go_on() ->
     commit_all(store)
     assert len(read_all(store)) == 4
     host.drive.fail_syncs = 0
-    mend(store)
+    reopen_store(store)
     assert (store.written_end, store.committed_end, store.rows_synced_end) == (5, 5, 4)
 
 
-def test_a_disk_that_lost_what_was_durable_is_told_and_nothing_is_changed() -> None:
+def test_a_disk_that_lost_durable_data_is_reported_and_nothing_is_changed() -> None:
     host, store = made()
     fill(store, ONE)
     commit_all(store)
@@ -130,7 +130,7 @@ def test_a_disk_that_lost_what_was_durable_is_told_and_nothing_is_changed() -> N
     segment = next(name for name in host.disk.list(DIRECTORY) if name.endswith(".seg"))
     host.disk.open(DIRECTORY / segment).truncate(240)  # three entries of 80 bytes
     with pytest.raises(CorruptReplica, match="durable up to"):
-        mend(store)
+        reopen_store(store)
     assert (store.committed_end, store.failure is None) == (5, False)
 
 
@@ -143,7 +143,7 @@ def test_a_trim_that_the_disk_refuses_is_hidden_at_once_and_kept_later() -> None
     fill(store, ONE)
     host.drive.fail_writes = 1
     assert isinstance(raised(lambda: fill(store, ONE)), OSError)
-    mend(store)
+    reopen_store(store)
     assert store.low_llsn == 3, "also after the store was opened again"
     store.trim(GLSN(2))
     assert power_cut(host).low_llsn == 3
@@ -191,13 +191,13 @@ class FailingStoreMachine(StoreMachine):
         try:
             done = super().does(action, crash)
         except OSError:
-            self.mend()
+            self.reopen_failed()
         if not done:
-            self.calm()  # so that whoever asks again is not refused for ever
+            self.calm()  # so that a retry is not refused forever
         return done
 
-    def mend(self) -> None:
-        """As a replica does it when it is asked to seal: again and again, until the disk is well."""
+    def reopen_failed(self) -> None:
+        """As a replica does on a seal: again and again, until the disk works."""
         store = self.store
         try:
             while store.failure is not None:

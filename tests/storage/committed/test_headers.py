@@ -71,7 +71,7 @@ def test_every_batch_of_the_range_is_found_and_none_at_or_above_its_end(
     assert find_all(store, 1, batches[-1][1], {(ProducerID(6), 1): None})[0] == {}
 
 
-def test_the_search_ends_where_its_bytes_do_and_says_so(tmp_path: Path, seed: int) -> None:
+def test_the_search_ends_where_its_bytes_do_and_reports_that(tmp_path: Path, seed: int) -> None:
     store, batches = made(tmp_path, Random(seed))
     end = batches[-1][1]
     found, reached = find_all(store, 1, end, {key(1): None, key(batches[-1][0]): None}, bytes_max=1)
@@ -79,7 +79,7 @@ def test_the_search_ends_where_its_bytes_do_and_says_so(tmp_path: Path, seed: in
     assert 1 < reached < end
 
 
-def test_what_is_trimmed_is_not_looked_at_and_a_trim_meanwhile_is_told(tmp_path: Path, seed: int) -> None:
+def test_what_is_trimmed_is_not_searched_and_a_concurrent_trim_is_reported(tmp_path: Path, seed: int) -> None:
     store, batches = made(tmp_path, Random(seed))
     end = batches[-1][1]
     stale = store.header_ranges(LLSN(1), LLSN(end), 1 << 30)[-1]
@@ -102,7 +102,7 @@ def test_damaged_headers_are_never_taken_for_an_answer(tmp_path: Path, seed: int
 
 
 @pytest.mark.parametrize("size", [10, 5_000, 300_000])
-def test_the_batches_of_some_producers_are_told_in_order_however_long_the_bodies_between_are(
+def test_the_batches_of_some_producers_are_listed_in_order_however_long_the_bodies_between_are(
     tmp_path: Path, size: int
 ) -> None:
     store = LogStore.create(OsDisk(), tmp_path / "ls", topic=TOPIC, log_stream=STREAM)

@@ -43,7 +43,7 @@ def now_and_after_restart(store: LogStore, *, segment_bytes: int = 1 << 20) -> I
 # --- a new store ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_store_is_empty_and_says_so(tmp_path: Path) -> None:
+def test_a_new_store_is_empty(tmp_path: Path) -> None:
     store = LogStore.create(OsDisk(), tmp_path / "lsid=3", topic=TOPIC, log_stream=STREAM)
     for opened in (store, LogStore.open(OsDisk(), store.path)):
         assert (opened.topic, opened.log_stream, opened.path) == (TOPIC, STREAM, tmp_path / "lsid=3")
@@ -115,7 +115,7 @@ def test_every_entry_is_found_from_every_position(tmp_path: Path, size: int, byt
         assert len(chunk_entries(chunk)) == 1 or chunk.data.nbytes <= bytes_max
 
 
-def test_a_batch_is_never_cut_but_may_begin_before_the_position_asked_for(tmp_path: Path) -> None:
+def test_a_batch_is_never_cut_but_may_begin_before_the_requested_position(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     fill(store, [[b"a", b"b", b"c"], [b"d"]])
     commit_all(store)
@@ -123,7 +123,7 @@ def test_a_batch_is_never_cut_but_may_begin_before_the_position_asked_for(tmp_pa
     assert (chunk.first_llsn, chunk.end_llsn, chunk_entries(chunk)) == (1, 4, {1: b"a", 2: b"b", 3: b"c"})
 
 
-def test_a_full_fetch_is_nearly_as_large_as_asked_for(tmp_path: Path) -> None:
+def test_a_full_fetch_is_nearly_as_large_as_requested(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     fill(store, numbered(500, 1000))
     commit_all(store)
@@ -162,7 +162,7 @@ def test_segments_roll_by_size_and_the_sidecars_serve_after_a_restart(tmp_path: 
     assert read_all(reopen(store, segment_bytes=2000)) == expected
 
 
-def test_a_lost_or_spoilt_sidecar_is_rebuilt(tmp_path: Path) -> None:
+def test_a_lost_or_corrupt_sidecar_is_rebuilt(tmp_path: Path) -> None:
     store = new_store(tmp_path, segment_bytes=2000)
     fill(store, numbered(60, 100))
     commit_all(store)
@@ -186,7 +186,7 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> No
     assert len(list(store.path.glob("*.seg"))) == 3
 
 
-def test_what_does_not_go_on_where_the_log_ends_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_what_does_not_continue_where_the_log_ends_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     """Law 4."""
     store = new_store(tmp_path)
     with pytest.raises(InvariantBroken, match="law 4"):
@@ -294,7 +294,7 @@ def test_rows_are_durable_only_after_their_sync(tmp_path: Path) -> None:
 # --- trim ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trim_is_said_and_survives_a_restart(tmp_path: Path) -> None:
+def test_a_trim_is_reported_and_survives_a_restart(tmp_path: Path) -> None:
     """R-TRIM-1, law 9."""
     store = new_store(tmp_path, segment_bytes=1000)
     fill(store, numbered(30, 100))
@@ -323,7 +323,7 @@ def test_a_trim_removes_whole_segments_and_their_sidecars(tmp_path: Path) -> Non
     assert read_all(store) == {30: b"00000030".ljust(100, b".")}
 
 
-def test_everything_can_be_trimmed_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_everything_can_be_trimmed_and_the_log_continues(tmp_path: Path) -> None:
     store = new_store(tmp_path, segment_bytes=1000)
     fill(store, numbered(30, 100))
     store.commit(row(1, 1, 30, version=8))
@@ -456,7 +456,7 @@ def test_entering_a_newer_epoch_keeps_the_tail_until_a_restart_or_a_cut(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "reserve"])
-def test_a_failed_write_poisons_the_store_and_reads_go_on(tmp_path: Path, kind: str) -> None:
+def test_a_failed_write_poisons_the_store_and_reads_continue(tmp_path: Path, kind: str) -> None:
     """Every later append and cut raises the same error; a failed sync is not tried again."""
     disk = FailingDisk()
     store = new_store(tmp_path, disk=disk)

@@ -44,7 +44,7 @@ def writer(store: LogStore, committed: threading.Event, errors: list[BaseExcepti
                 store.sync_rows()
             if llsn % 40 == 0 and store.high_watermark > 200:
                 store.trim(GLSN(store.high_watermark - 200))
-    except BaseException as error:  # noqa: BLE001 - told to the test
+    except BaseException as error:  # noqa: BLE001 - reported to the test
         errors.append(error)
     finally:
         committed.set()
@@ -67,7 +67,7 @@ def reader(store: LogStore, done: threading.Event, errors: list[BaseException], 
                 assert found == entry(at)
             seen[0] += chunk.end_llsn - llsn
             llsn = chunk.end_llsn
-    except BaseException as error:  # noqa: BLE001 - told to the test
+    except BaseException as error:  # noqa: BLE001 - reported to the test
         errors.append(error)
 
 

@@ -125,7 +125,7 @@ class UnitMachine(RuleBasedStateMachine):
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_is_written_is_there_and_nothing_else(self) -> None:
+    def what_was_written_exists_and_nothing_else(self) -> None:
         """Laws 1 and 8."""
         store, there = self.store, self.there()
         pages = store.pages_from(LLSN(1), 10_000)
@@ -201,7 +201,7 @@ class UnitMachine(RuleBasedStateMachine):
         self.take_over(PageStore.open(self.host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES))
 
     def take_over(self, store: PageStore) -> None:
-        """What was promised is there; what was only tried may be, each batch whole or not at all, and from now on for ever."""
+        """What was acknowledged exists; what was only tried may exist, each batch whole or not at all, and from now on forever."""
         self.store = store
         assert store.epoch in (self.epoch, self.asked_epoch) and store.low in (self.low, self.asked_low)
         self.epoch, self.low = store.epoch, store.low

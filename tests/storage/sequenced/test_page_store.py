@@ -171,7 +171,7 @@ def test_what_is_in_memory_is_read_without_waiting(tmp_path: Path) -> None:
 # --- over restarts ----------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_everything_written_is_found_after_a_restart(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     for first in (1, 7, 3, 5, 11, 13, 21):
         write(store, sized(first))
@@ -187,7 +187,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_opening_reads_no_closed_segment(tmp_path: Path) -> None:
-    """Its sidecar says what it holds: rot in it is found by whoever reads it, or by the scrub."""
+    """Its sidecar describes its content: corruption in it is found by a read, or by the scrub."""
     store = new_unit(tmp_path)
     for first in range(1, 15, 2):
         write(store, sized(first))
@@ -233,8 +233,8 @@ def test_an_epoch_never_goes_back(tmp_path: Path) -> None:
     assert reopen(store).epoch == 3
 
 
-def test_a_torn_tail_is_cut_and_comes_never_back(tmp_path: Path) -> None:
-    """Of a group of three the second is torn: the third was not there when the unit was opened, and is not later on either."""
+def test_a_torn_tail_is_cut_and_never_comes_back(tmp_path: Path) -> None:
+    """Of a group of three the second is torn: the third did not exist when the unit was opened, and does not later either."""
     host = Host(1)
     directory = VOLUME / f"lsid={STREAM}"
     store = PageStore.create(host.disk, directory, topic=TOPIC, log_stream=STREAM)
@@ -293,7 +293,7 @@ def test_a_trim_hides_what_is_below_and_removes_whole_segments(tmp_path: Path) -
         opened.examine(old[:1])
 
 
-def test_everything_may_be_trimmed_and_the_unit_goes_on_behind(tmp_path: Path) -> None:
+def test_everything_may_be_trimmed_and_the_unit_continues_behind(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     for first in range(1, 9, 2):
         write(store, sized(first))
@@ -333,7 +333,7 @@ def test_two_pages_that_are_not_trimmed_never_overlap(tmp_path: Path) -> None:
 
 
 def test_a_late_page_keeps_its_segment_and_those_behind_it(tmp_path: Path) -> None:
-    """Segments go from the first on, so that a missing one is told from a trimmed one."""
+    """Segments are removed from the first on, so that a missing one is distinguished from a trimmed one."""
     store = new_unit(tmp_path)
     for first in (1, 99, 3, 5, 7, 9, 11):
         write(store, sized(first))
@@ -358,7 +358,7 @@ def test_a_reader_finishes_what_a_trim_has_removed(tmp_path: Path) -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
+def test_a_segment_that_was_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
     """Law 9: what nobody trimmed is never said to be."""
     store = new_unit(tmp_path)
     write(store, *(sized(first) for first in range(1, 40, 2)))
@@ -373,7 +373,7 @@ def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Pat
     store.close()
 
 
-def test_rot_in_what_was_synced_is_said_and_never_cut(tmp_path: Path) -> None:
+def test_corruption_in_what_was_synced_is_reported_and_never_cut(tmp_path: Path) -> None:
     """Law 10: the newest segment holds acknowledged pages, too; behind a rotten one they are still there."""
     store = new_unit(tmp_path)
     for first in (1, 3, 5):
@@ -424,7 +424,7 @@ def test_a_renamed_unit_is_refused(tmp_path: Path) -> None:
         PageStore.open(OsDisk(synced=False), other)
 
 
-def test_a_read_notices_that_something_else_is_there(tmp_path: Path) -> None:
+def test_a_read_detects_another_batch_at_its_position(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     write(store, sized(1))
     flip(page_segment_path(store.path, 1), 20)
@@ -465,7 +465,7 @@ def one_bit_of_a_body(path: Path) -> None:
 def test_without_a_mark_rot_is_never_taken_for_a_torn_tail(
     tmp_path: Path, unmark: Callable[[PageStore], None], rot: Callable[[Path], None]
 ) -> None:
-    """Law 10: no crash takes the mark. What it does not vouch for may be acknowledged, and readers would fill it with junk."""
+    """Law 10: no crash removes the mark. What it does not cover may be acknowledged, and readers would fill it with junk."""
     store = new_unit(tmp_path)
     for first in (1, 3, 5, 7):
         write(store, sized(first))
@@ -535,7 +535,7 @@ def test_a_closed_segment_that_was_cut_while_its_index_was_gone_does_not_stop_th
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_a_failed_write_or_sync_is_final(tmp_path: Path, kind: str) -> None:
-    """Reads go on; only opening it again makes it usable."""
+    """Reads continue; only opening it again makes it writable."""
     disk = FailingDisk()
     store = new_unit(tmp_path, disk=disk)
     write(store, sized(1))
@@ -591,7 +591,7 @@ def test_a_full_disk_in_the_middle_of_a_group_is_a_failure(tmp_path: Path) -> No
     assert firsts(store.reopened()) == [1, 3, 5]
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_refuses_calls_with_that_reason(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     write(store, sized(1))
     pages = store.run(LLSN(1), 100)
@@ -676,7 +676,7 @@ def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sum(segment.opened() is not None for segment in store._segments) <= 3
 
 
-def test_the_mark_is_synced_now_and_then_and_when_asked(
+def test_the_mark_is_synced_periodically_and_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between, a power loss brings an older mark back: true as well."""

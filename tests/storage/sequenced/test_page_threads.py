@@ -20,7 +20,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.sequenced.page_store import PageRef, PageStore
 
 PAGES = 1200
-# So far the writer may be ahead of what is published: whoever publishes late must not find that nothing was trimmed.
+# How far the writer may be ahead of what is published: a late publisher must still find trimmed pages.
 LEAD_MAX = 100
 
 
@@ -92,7 +92,7 @@ def test_readers_see_right_bytes_or_the_word_trimmed_while_everything_moves(tmp_
         def guarded() -> None:
             try:
                 action()
-            except BaseException as error:  # noqa: BLE001 - told to the test
+            except BaseException as error:  # noqa: BLE001 - reported to the test
                 errors.append(error)
                 written.put(None)
 

@@ -13,7 +13,7 @@ from varlog.model.cluster import StreamState
 from varlog.testing.sim.core.loop import run_simulated
 
 
-def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None:
+def test_a_rebuilt_replica_knows_what_was_trimmed_before_it_was_created() -> None:
     """R-TRIM-1, law 9: also where nothing has to be copied, because its stream is empty."""
 
     async def story() -> None:
@@ -28,7 +28,7 @@ def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None
         await log.trim(written[2].glsn)
         cluster.manager.crash()
         cluster.lose_directory(2)
-        await asyncio.sleep(5.0)  # the repository has told the node of the trim before the replicas are there
+        await asyncio.sleep(5.0)  # the repository has sent the trim to the node before the replicas exist
         cluster.start_manager()
         await cluster.wait_whole(streams=2)
         statuses = await cluster.statuses()
