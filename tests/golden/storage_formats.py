@@ -148,8 +148,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "cluster_v1.bin": lambda: encode_cluster(UUID),
     # view_copy_v1.bin is from before a topic could be stopped, view_copy_v1_stopped.bin from before one could wait for nodes,
     # view_copy_v1_missed.bin from before one knew the terms of its epochs: the view grows by fields with a default. Version 1 had
-    # the stripe size under the key `unit`.
-    "view_copy_v2.bin": lambda: encode_view_copy(VIEW_COPY),
+    # the stripe size under the key `unit`, versions 1 and 2 the mark of a stream that an operator sealed under `held`.
+    "view_copy_v3.bin": lambda: encode_view_copy(VIEW_COPY),
 }
 
 

@@ -117,8 +117,9 @@ def test_the_copy_of_the_view_of_version_1_is_read(name: str) -> None:
     assert decode_view_copy(golden(name), HERE / name) == VIEW_COPY
 
 
-def test_the_copy_of_the_view_of_version_2_is_read() -> None:
-    assert decode_view_copy(golden("view_copy_v2.bin"), HERE / "view_copy_v2.bin") == VIEW_COPY
+@pytest.mark.parametrize("name", ["view_copy_v2.bin", "view_copy_v3.bin"])
+def test_the_copy_of_the_view_of_versions_2_and_3_is_read(name: str) -> None:
+    assert decode_view_copy(golden(name), HERE / name) == VIEW_COPY
 
 
 def test_the_cluster_of_a_replica_of_version_1_is_read() -> None:

@@ -175,12 +175,12 @@ def proposed(topic: int, epoch: int = 1) -> Projection:
 
 @pytest.mark.parametrize("proposals", [False, True])
 def test_d6_the_witness_file_is_read_and_written_compatibly(proposals: bool) -> None:
-    """Version 1 had the stripe size of ranges under the key `unit`."""
+    """Versions 1 and 2 had other keys."""
     from varlog.storage.witness_file import Witness, decode_witness, encode_witness
 
     golden, name = Path(__file__).parents[1] / "golden", "_proposed.json" if proposals else ".json"
     kept = (Proposal(7, 2, proposed(3, 10)),) if proposals else ()
     seen = Witness(7, 42, ((TopicID(3), Epoch(9)),), kept)
-    assert encode_witness(seen) == (golden / f"witness_v2{name}").read_bytes()
-    for version in (1, 2):
+    assert encode_witness(seen) == (golden / f"witness_v3{name}").read_bytes()
+    for version in (1, 2, 3):
         assert decode_witness((golden / f"witness_v{version}{name}").read_bytes()) == seen

@@ -252,17 +252,17 @@ class World:
             return
         for llsn in range(len(self.ordered) + 1, min(end for _, end in reports)):
             # One whose disk was emptied since it reported does not have it any more; the others all do (law 2).
-            sealed_by_admin = [
+            copies = [
                 replica.entries[llsn - 1]
                 for node in self.members
                 if (replica := self.replicas.get(node)) is not None
                 and replica.durable_end > llsn
                 and replica.entries[llsn - 1][0] == self.epoch
             ]
-            assert sealed_by_admin and all(entry == sealed_by_admin[0] for entry in sealed_by_admin), (
+            assert copies and all(entry == copies[0] for entry in copies), (
                 "every replica before ordered (law 2)"
             )
-            self.ordered.append(sealed_by_admin[0])
+            self.ordered.append(copies[0])
 
     def learn(self, node: NodeID) -> None:
         """The repository's rows arrive; one of another epoch than the entry there is not taken."""

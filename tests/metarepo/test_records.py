@@ -147,18 +147,36 @@ def format_2(written: dict[str, str]) -> dict[str, str]:
     }
 
 
-def test_format_2_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == format_2(GOLDEN | WITH_TERMS)
+def format_3(written: dict[str, str]) -> dict[str, str]:
+    """Formats 1 and 2 had the mark of a log stream that an operator sealed under the key `held`, and the members that a chain is
+    without under `away`."""
+    keys = (
+        (b"\xa6format\x02", b"\xa6format\x03"),
+        (b"\xa4held", b"\xafsealed_by_admin"),
+        (b"\xa4away", b"\xabout_of_sync"),
+    )
+    found = format_2(written)
+    for old, new in keys:
+        found = {key: value.replace(old.hex(), new.hex()) for key, value in found.items()}
+    return found
 
 
-def test_a_store_of_format_1_is_written_again_when_it_is_loaded() -> None:
+FORMATS = {1: lambda written: written, 2: format_2, 3: format_3}
+
+
+def test_format_3_is_written_as_ever() -> None:
+    assert {key: value.hex() for key, value in _written().items()} == format_3(GOLDEN | WITH_TERMS)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_earlier_format_is_written_again_when_it_is_loaded(version: int) -> None:
     written = GOLDEN | WITH_TERMS | {"projection/0000000004": SEQUENCED_GOLDEN["projection/0000000004"]}
     written = {key: value for key, value in written.items() if key != "base" and not key.startswith("cut/")}
-    items = {key: bytes.fromhex(value) for key, value in written.items()}
+    items = {key: bytes.fromhex(value) for key, value in FORMATS[version](written).items()}
     state, first = load_state(items, MEMBERS.view.cluster, "memory")
-    assert state.view.projections == (PROJECTION,)
+    assert state.view.projections == (PROJECTION,) and state.view.streams == MEMBERS.view.streams
     after = items | {change.key: change.value for change in first if isinstance(change, PutItem)}
-    assert {key: value.hex() for key, value in after.items()} == format_2(written)
+    assert {key: value.hex() for key, value in after.items()} == format_3(written)
     assert load_state(after, MEMBERS.view.cluster, "memory")[1] == []
 
 
@@ -175,11 +193,9 @@ def test_a_store_of_format_1_is_written_again_when_it_is_loaded() -> None:
     ],
     ids=["first", "grown", "grown again", "with a UUID", "grown thrice", "with missed nodes", "with terms"],
 )
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", FORMATS)
 def test_every_format_is_read_as_ever(written: dict[str, str], version: int) -> None:
-    items = {
-        key: bytes.fromhex(value) for key, value in (written if version == 1 else format_2(written)).items()
-    }
+    items = {key: bytes.fromhex(value) for key, value in FORMATS[version](written).items()}
     assert records.format_of(items) == version
     assert records.members_of(items) == MEMBERS
     assert records.base_of(items) == BASE
@@ -249,7 +265,7 @@ SEQUENCED_GOLDEN = {
 def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, SEQUENCED)
     written = {change.key: change.value.hex() for change in changes if isinstance(change, PutItem)}
-    assert written == format_2(
+    assert written == format_3(
         SEQUENCED_GOLDEN
         | {
             "cluster": "8d"

@@ -346,10 +346,10 @@ def test_a_new_store_gets_its_cluster_and_format() -> None:
 
 def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(records, "FORMAT_VERSION", 3)
+        newer.setattr(records, "FORMAT_VERSION", 4)
         items = _items(load_state({}, CLUSTER, "here")[1])
     with pytest.raises(
-        StartupError, match="here holds metadata of format version 3, this program knows version 2"
+        StartupError, match="here holds metadata of format version 4, this program knows version 3"
     ):
         load_state(items, CLUSTER, "here")
 

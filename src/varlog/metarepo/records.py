@@ -28,10 +28,10 @@ from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWrite
 from varlog.model.commit import CommitRow
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Projection, SequencerID, with_stripe_size_key
+from varlog.model.projection import Projection, SequencerID, with_present_keys
 
-# Format 1 had the stripe size of topics and ranges under the key `unit`.
-FORMAT_VERSION: Final = 2
+# Formats 1 and 2 had other keys: see with_present_keys.
+FORMAT_VERSION: Final = 3
 
 CLUSTER: Final = "cluster"
 BASE: Final = "base"
@@ -158,9 +158,9 @@ def migration(items: dict[str, bytes]) -> list[PutItem]:
     if format_of(items) == FORMAT_VERSION:
         return []
     return [
-        PutItem(key, _encoder.encode(with_stripe_size_key(msgspec.msgpack.decode(value))))
+        PutItem(key, _encoder.encode(with_present_keys(msgspec.msgpack.decode(value))))
         for key, value in items.items()
-        if key.startswith((TOPIC, PROJECTION))
+        if key.startswith((TOPIC, STREAM, PROJECTION))
     ]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -229,11 +229,13 @@ class Proposal(msgspec.Struct, frozen=True):
     projection: Projection
 
 
-def with_stripe_size_key(fields: Any) -> Any:
-    """Decoded topics and projections of the formats that had the stripe size under the key `unit`, with its present key."""
+# Keys of earlier formats on disk, and their present names: the stripe size of topics and ranges in format 1; in formats 1 and 2 the
+# mark of a log stream that an operator sealed, and the members that a chain is without.
+_PRESENT_KEYS: Final = {"unit": "stripe_size", "held": "sealed_by_admin", "away": "out_of_sync"}
+
+
+def with_present_keys(fields: Any) -> Any:
+    """Decoded topics, log streams and projections of an earlier format, under the keys of the present one."""
     if isinstance(fields, dict):
-        return {
-            "stripe_size" if key == "unit" else key: with_stripe_size_key(value)
-            for key, value in fields.items()
-        }
-    return [with_stripe_size_key(value) for value in fields] if isinstance(fields, list) else fields
+        return {_PRESENT_KEYS.get(key, key): with_present_keys(value) for key, value in fields.items()}
+    return [with_present_keys(value) for value in fields] if isinstance(fields, list) else fields

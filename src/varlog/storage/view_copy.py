@@ -25,13 +25,13 @@ from varlog.model.batch import Buffer, crc32c
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
-from varlog.model.projection import with_stripe_size_key
+from varlog.model.projection import with_present_keys
 from varlog.runtime.disk import Disk
 from varlog.storage.metadata_files import scrub_file
 
 VIEW_NAME: Final = "view"
-# Version 1 had the stripe size of topics and ranges under the key `unit`.
-_FORMAT_VERSION: Final = 2
+# Versions 1 and 2 had other keys: see with_present_keys.
+_FORMAT_VERSION: Final = 3
 
 _MAGIC: Final = b"VLV1"
 _HEAD = struct.Struct("<4sHHII")
@@ -70,8 +70,8 @@ def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
     if len(body) != size or crc32c(body) != crc:
         raise CorruptReplica(str(path), "its length or checksum is wrong")
     try:
-        if version == 1:
-            body = msgspec.msgpack.encode(with_stripe_size_key(msgspec.msgpack.decode(body)))
+        if version < _FORMAT_VERSION:
+            body = msgspec.msgpack.encode(with_present_keys(msgspec.msgpack.decode(body)))
         return msgspec.msgpack.decode(body, type=ViewCopy)
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptReplica(str(path), str(error)) from error

@@ -15,14 +15,14 @@ import msgspec
 from varlog.model.batch import crc32c
 from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
-from varlog.model.projection import Proposal, with_stripe_size_key
+from varlog.model.projection import Proposal, with_present_keys
 from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.metadata_files import scrub_file
 
 WITNESS_NAME: Final = "witness"
-# Format 1 had the stripe size of ranges under the key `unit`.
-_FORMAT_VERSION: Final = 2
+# Formats 1 and 2 had other keys: see with_present_keys.
+_FORMAT_VERSION: Final = 3
 
 _log = get_logger("storage")
 
@@ -64,8 +64,8 @@ def decode_witness(content: bytes) -> Witness:
     found = msgspec.json.decode(content, type=_Content)
     if crc32c(bytes(found.witness)) != found.crc32c:
         raise ValueError("the checksum does not match")
-    if version == 1:
-        return msgspec.convert(with_stripe_size_key(msgspec.json.decode(found.witness)), type=Witness)
+    if version < _FORMAT_VERSION:
+        return msgspec.convert(with_present_keys(msgspec.json.decode(found.witness)), type=Witness)
     return msgspec.json.decode(found.witness, type=Witness)
 
 
