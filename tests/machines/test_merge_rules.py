@@ -103,7 +103,7 @@ def _two_streams(begin: int = 1) -> tuple[Merge, LogStreamID, LogStreamID]:
 def test_a_gap_in_a_stream_is_refused_and_changes_nothing() -> None:
     merge, one, _ = _two_streams()
     merge.offer(one, [(LLSN(1), GLSN(1), 2)], "a")
-    with pytest.raises(ValueError, match="LLSN 4 came where 3 was next"):
+    with pytest.raises(ValueError, match="LLSN 4 arrived, expected 3"):
         merge.offer(one, [(LLSN(4), GLSN(4), 1)], "b")
     assert merge.cursor(one) == (3, 0)
     assert taken_of(merge) == [(1, 1, 1), (1, 2, 2)]
@@ -113,7 +113,7 @@ def test_an_order_that_falls_is_refused() -> None:
     """Law 3: the order of a stream's entries is decided once, and grows with their LLSNs."""
     merge, one, _ = _two_streams()
     merge.offer(one, [(LLSN(1), GLSN(5), 2)], "a")
-    with pytest.raises(ValueError, match="GLSN 6 came where 7 or more was next"):
+    with pytest.raises(ValueError, match="GLSN 6 arrived, expected 7 or more"):
         merge.offer(one, [(LLSN(3), GLSN(6), 1)], "b")
 
 

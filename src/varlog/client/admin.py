@@ -1,6 +1,6 @@
-"""Admin: administration of topics, log streams, storage nodes; status.
+"""Admin: administration of topics, log streams and storage nodes, and status.
 
-Typed calls to the manager and the metadata repository.
+Makes typed calls to the manager and to the metadata repository.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from varlog.rpc.transport import CallTimeout, ConnectionLost
 
 M = TypeVar("M", bound=Message)
 
-# Making and sealing streams takes several steps on several nodes.
+# Creating or sealing a stream takes several steps on several nodes.
 TIMEOUT_S = 15.0
-# One question to a sequencer, which answers from memory.
+# One request to a sequencer, which answers from memory.
 SEQUENCER_S = 1.0
-# The rows of all nodes are read, page by page.
+# Adopting an order reads the commit rows of all nodes, page by page.
 ADOPT_S = 300.0
 
 
 class Admin:
-    """Administration of one cluster. Made by `connect_admin`; used from one event loop."""
+    """Administration of one cluster. Created by `connect_admin`; used from one event loop."""
 
     def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
         self._routing = routing
@@ -85,11 +85,12 @@ class Admin:
         stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
-        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). An existing one is returned.
+        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). Returns the topic, also if
+        it already exists.
 
-        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. `stripe_size` and
-        `grouping` are for a sequenced topic: how many positions one log stream has in a row (0: the default), and what a replica
-        group is."""
+        `first` is the position of its first entry; a copy of a topic whose beginning was trimmed needs it. `stripe_size` and
+        `grouping` apply to sequenced topics: the number of consecutive positions per log stream (0: the default), and what forms
+        a replica group."""
         try:
             check_topic_name(name)
         except ValueError as error:
@@ -100,13 +101,13 @@ class Admin:
         return (await self._manager(request, TopicReply)).topic
 
     async def delete_topic(self, name: str, *, forced: bool = False) -> None:
-        """A stopped topic only if that is `forced`: see `adopt_order`."""
+        """Delete a topic. A stopped topic is deleted only if `forced`: see `adopt_order`."""
         await self._manager(DeleteTopic(name, forced), Done)
 
     async def adopt_order(self, name: str, *, dry_run: bool = True) -> OrderAdoption:
-        """Adopt the order of a stopped topic from the storage nodes, or report what would be adopted, what is missing, and which
-        nodes contradict each other. It is done only if the nodes know everything up to the newest position that any of them knows
-        of: then `adopted` is true."""
+        """Adopt the order of a stopped topic from the storage nodes, or (`dry_run`) report what would be adopted, what is missing,
+        and which nodes contradict each other. The order is adopted only if the nodes know every position up to the newest one
+        that any of them knows; `adopted` is then true."""
         topic = await self._topic(name)
         ask = AdoptOrder(topic.topic, dry_run)
         return (await self._routing.ask_repository(ask, AdoptOrderReply, ADOPT_S)).adoption
@@ -115,7 +116,7 @@ class Admin:
         return (await self.view()).topics
 
     async def topic_mark(self, name: str) -> TopicMark:
-        """Newest and newest trimmed position of a topic."""
+        """The newest position and the newest trimmed position of a topic."""
         topic = await self._topic(name)
         if topic.sequenced:
             return TopicMark(topic.topic, await self._sequenced_tail(topic), topic.trimmed)
@@ -123,7 +124,8 @@ class Admin:
         return TopicMark(topic.topic, tail.high_watermark, tail.trimmed)
 
     async def _sequenced_tail(self, topic: Topic) -> GLSN:
-        """What the sequencer has given last. One that was replaced meanwhile refuses, and the newest view names the other."""
+        """The newest position that the sequencer has assigned. A replaced sequencer refuses; the newest view names its
+        successor."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         while True:
             projection = self._routing.view.projection(topic.topic)
@@ -148,7 +150,7 @@ class Admin:
         return (await self._manager(AddStream(topic, replicas), StreamReply)).stream
 
     async def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
-        """Stop appends to a stream, until an operator unseals it."""
+        """Seal a stream: it accepts no appends until an operator unseals it."""
         return (await self._manager(AdminSealStream(LogStreamID(log_stream)), StreamReply)).stream
 
     async def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
@@ -157,13 +159,13 @@ class Admin:
     async def replace_replica(
         self, log_stream: LogStreamID | int, old: NodeID | int, new: NodeID | int = 0
     ) -> LogStream:
-        """Move a replica from one node to another (0: the one with the most room). Answered when the old one has left; the new one
-        may still be being filled."""
+        """Move a replica from node `old` to node `new` (0: the node with the most free space). Returns once the old replica has
+        left; the new one may still be copying."""
         request = AdminReplaceReplica(LogStreamID(log_stream), NodeID(old), NodeID(new))
         return (await self._manager(request, StreamReply)).stream
 
     async def sync_replica(self, log_stream: LogStreamID | int, node: NodeID | int) -> SyncStatus:
-        """Have a replica that is behind filled from a complete one, and return how far that is."""
+        """Start filling a replica that is behind from a complete one. Returns the progress of the copy."""
         return (await self._manager(AdminSyncReplica(LogStreamID(log_stream), NodeID(node)), SyncReply)).sync
 
     async def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
@@ -178,21 +180,22 @@ class Admin:
     # --- Named readers and writers --------------------------------------------------------------------------------------
 
     async def readers(self, topic: str | None = None) -> tuple[NamedReader, ...]:
-        """The named readers of a topic, or of all."""
+        """The named readers of a topic, or of all topics."""
         found = EVERY_TOPIC if topic is None else (await self._topic(topic)).topic
         return await self._names.readers(found, self._timeout_s)
 
     async def forget_reader(self, topic: str, name: str) -> None:
-        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
+        """Forget a named reader, so that no trim waits for it. Forgetting a name that does not exist does nothing."""
         await self._names.forget_reader((await self._topic(topic)).topic, name, self._timeout_s)
 
     async def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
-        """The named writers of a topic, or of all, each with its newest batch."""
+        """The named writers of a topic, or of all topics, each with its newest batch."""
         found = EVERY_TOPIC if topic is None else (await self._topic(topic)).topic
         return await self._names.writers(found, self._timeout_s)
 
     async def forget_writer(self, topic: str, name: str) -> None:
-        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
+        """Forget a named writer: a job that uses this name later starts over. Forgetting a name that does not exist does
+        nothing."""
         await self._names.forget_writer((await self._topic(topic)).topic, name, self._timeout_s)
 
     # --- Storage nodes --------------------------------------------------------------------------------------------------
@@ -207,24 +210,24 @@ class Admin:
     async def nodes(self) -> tuple[StorageNode, ...]:
         return (await self.view()).nodes
 
-    # --- The whole ------------------------------------------------------------------------------------------------------
+    # --- The cluster ----------------------------------------------------------------------------------------------------
 
     @property
     def cluster(self) -> ClusterID:
-        """Which cluster this is."""
+        """The id of this cluster."""
         return self._routing.view.cluster
 
     async def view(self) -> ClusterView:
-        """What the metadata repository knows."""
+        """The newest view of the metadata repository."""
         return await self._routing.refresh(self._timeout_s)
 
     async def leader(self) -> str:
-        """Where the metadata repository listens that leads now."""
+        """The address of the metadata repository that leads now."""
         await self._routing.refresh(self._timeout_s)
         return self._routing.repository.address
 
     async def status(self) -> ClusterStatus:
-        """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
+        """The view, the last status of each storage node, and the newest position of every topic, as the manager sees them."""
         return (await self._manager(GetClusterStatus(), GetClusterStatusReply)).status
 
     async def _topic(self, name: str) -> Topic:
@@ -234,8 +237,8 @@ class Admin:
         return found
 
     async def _manager(self, request: Message, answer: type[M]) -> M:
-        """Ask the manager, wherever the newest view says it is. Retried only while the request certainly did not
-        arrive. A change names the time that is left: the manager does not begin it later."""
+        """Send a request to the manager that the newest view names. It is retried only while it certainly did not arrive. A request
+        that changes something carries the time left, so that the manager does not start it after the caller's deadline."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         address = ""
         while True:
@@ -247,7 +250,7 @@ class Admin:
                     return await self._routing.ask_once(address, _within(request, wait_s), answer, wait_s)
             except (ConnectionLost, CallTimeout) as error:
                 if error.sent or backoff.spent:
-                    raise Unavailable(f"the manager at {address} gave no answer: {error}") from error
+                    raise Unavailable(f"the manager at {address} did not answer: {error}") from error
             if backoff.spent:
                 raise Unavailable("the cluster has no manager: start one with `vmc start`")
             await backoff.wait()
@@ -265,7 +268,7 @@ class Admin:
 
 
 def _within(request: Message, wait_s: float) -> Message:
-    """The request, with the time for which its caller waits, if it has a place for that."""
+    """Returns the request with the time that its caller waits, if the message has a field for it."""
     if "within_ms" not in request.__struct_fields__:
         return request
     return msgspec.structs.replace(request, within_ms=max(1, int(wait_s * 1000)))

@@ -1,4 +1,4 @@
-"""[A2] PURE. InflightBatch, what errors prove, the next step (law 10, R-ORD-7)."""
+"""[A2] PURE. InflightBatch, what an error proves, the next step (law 10, R-ORD-7)."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from varlog.model.errors import (
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 
-# Less time than this is not enough for an answer.
+# Time too short for any response.
 TRY_S_MIN: Final = 0.005
 
 
 class ErrorClass(Enum):
-    """What follows from an error."""
+    """What an error proves about the batch."""
 
-    AGAIN = "certainly not in the log; another stream, or a later try, may take it"
-    REFUSED = "certainly not in the log; trying again will not help"
-    UNKNOWN = "it may be in the log, or may still get there: to be found out before it goes anywhere else"
+    AGAIN = "certainly not in the log; another stream or a later try may accept it"
+    REFUSED = "certainly not in the log; a retry will not help"
+    UNKNOWN = "it may be in the log, or may still get there: resolve that before sending it anywhere else"
 
 
 def classify(error: BaseException, *, sent: bool) -> ErrorClass:
-    """What an error of one try proves. `sent` is False only where the request certainly never left."""
+    """Classify the error of one try. `sent` is False only if the request certainly never left this process."""
     if not sent:
         return ErrorClass.AGAIN
     if isinstance(error, NotInCluster | UnknownLogStream):
-        # Invalid where it arrived, not in itself: the view is old, or another process got the address.
+        # The request was wrong for its receiver, not in itself: the view is old, or another process has the address now.
         return ErrorClass.AGAIN
     if isinstance(error, InvalidRequest):
         return ErrorClass.REFUSED
     if isinstance(error, Rejected | CorruptBatch):
-        # A primary checks a batch before it takes it: one that was damaged on the way is nowhere.
+        # A primary checks a batch before it accepts it, so a batch that was damaged in transit is not in the log.
         return ErrorClass.AGAIN
-    # Unavailable included: a primary that failed half-way may have written it.
+    # This includes Unavailable: a primary that failed half-way may have written the batch.
     return ErrorClass.UNKNOWN
 
 
 class Attempt(NamedTuple):
-    """Where a batch was sent: if it is in the log by this, it is in this stream, of this epoch, above LLSN `min_llsn` and GLSN
-    `min_glsn`."""
+    """Where a batch was sent. If this try put it into the log, it is in this stream, in this epoch, above LLSN `min_llsn` and
+    above GLSN `min_glsn`."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -62,9 +62,9 @@ class Attempt(NamedTuple):
 
 
 class InflightBatch:
-    """`attempt` is set while the outcome of a try is open: the batch may be in the log by it. `dropped`: all its callers have
-    the answer that it is not in the log, so it must not be sent any more. `on_nowhere` is called when an open outcome turns out to
-    be a no, before the batch is sent again."""
+    """A batch on its way into the log. `attempt` is set while the outcome of a try is unknown: that try may have put the batch
+    into the log. `dropped`: all callers were answered that it is not in the log, so it must not be sent again. `on_nowhere`
+    is called when an unknown outcome is resolved as "not in the log", before the batch is sent again."""
 
     __slots__ = ("attempt", "batch", "chosen", "dropped", "last_error", "on_nowhere", "timeout_s", "tried")
 
@@ -86,21 +86,21 @@ class InflightBatch:
 
     @property
     def sent(self) -> bool:
-        """It may be in the log."""
+        """Whether the batch may be in the log."""
         return self.attempt is not None
 
 
 class ResolveStep(Enum):
-    """What finds out the outcome of an attempt."""
+    """How to resolve the outcome of an attempt."""
 
     AGAIN = "its epoch continues: the primary accepts the same batch only once, so send it again"
-    ASK = "its epoch is over: any replica that was sealed since knows whether it is in the log"
-    WAIT = "the view is older than the attempt: a newer one will say"
+    ASK = "its epoch has ended: any replica sealed since then knows whether it is in the log"
+    WAIT = "the view is older than the attempt: wait for a newer one"
     GONE = "the stream was deleted: the outcome cannot be known any more"
 
 
 def resolve_step(attempt: Attempt, stream: LogStream | None) -> ResolveStep:
-    """How to continue with an attempt whose outcome is open, as the newest view has its stream."""
+    """The next step for an attempt whose outcome is unknown, given its stream in the newest view."""
     if stream is None:
         return ResolveStep.GONE
     if stream.epoch > attempt.epoch:
@@ -111,12 +111,13 @@ def resolve_step(attempt: Attempt, stream: LogStream | None) -> ResolveStep:
 
 
 def floor_of(stream: LogStream, newest: LLSN) -> LLSN:
-    """What is sent to the stream now comes above this: `newest` was acknowledged to us there, and a seal is final (law 6)."""
+    """The LLSN above which every batch sent to the stream from now on lies: `newest` was acknowledged there, and a seal is final
+    (law 6)."""
     return max(newest, LLSN(stream.sealed_end - 1))
 
 
 def ended(inflight: InflightBatch, *, closed: bool) -> VarlogError:
-    """What the caller gets when no more tries are made: the log was closed, or the deadline has passed."""
+    """The error for the caller when no more tries are made: the log was closed, or the deadline has passed."""
     if closed:
         answer = "the log was closed"
         return OutcomeUnknown(f"{answer} before the answer came") if inflight.sent else NotAccepted(answer)
@@ -126,13 +127,13 @@ def ended(inflight: InflightBatch, *, closed: bool) -> VarlogError:
 
 
 def stopped(inflight: InflightBatch, topic: str, why: str) -> VarlogError:
-    """Only an operator can let a stopped topic continue: no append waits for that."""
+    """The error for an append to a stopped topic. Only an operator can resume the topic, so no append waits for that."""
     error = TopicStopped(topic, why)
     return OutcomeUnknown(f"sent, and not ordered: {error}") if inflight.sent else error
 
 
 def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
-    """What the caller gets when its time is over before the outcome is known."""
+    """The error for the caller when the deadline passes before the outcome is known."""
     if isinstance(error, OutcomeUnknown):
         return error
     last = f" ({str(error) or type(error).__name__})" if error is not None else ""
@@ -140,7 +141,7 @@ def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
 
 
 def spent(chosen: LogStreamID | None, last: BaseException | None, timeout_s: float) -> Rejected:
-    """What the caller gets when the deadline has passed and no try got it into the log."""
+    """The error for the caller when the deadline has passed and no stream accepted the batch."""
     if chosen is not None and isinstance(last, Sealed | NotInCluster | UnknownLogStream):
         return last
     where = "no log stream of the topic" if chosen is None else f"log stream {chosen} never"

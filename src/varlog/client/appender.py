@@ -1,4 +1,4 @@
-"""[A2] Appender: single appends to their batcher, whole batches to the sender."""
+"""[A2] Appender: routes single appends to a batcher, whole batches to the sender."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Appender:
         self._sent = Budget(SENT_BYTES_MAX)
 
     def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Awaitable[Position]:
-        """The position, to be waited for. Mostly a future, and no coroutine around it: of what an append in a large batch costs
-        this process, half is the way from its caller to the batch and back."""
+        """Returns an awaitable of the position. It is mostly a plain future without a coroutine around it: in a large batch, half
+        of the CPU time of an append is spent between its caller and the batch."""
         if type(data) is not bytes:
             data = _own(data)
         if len(data) > ENTRY_BYTES_MAX:
@@ -46,12 +46,13 @@ class Appender:
         return batcher.append(data, timeout_s)
 
     def refusal(self, size: int, log_stream: LogStreamID | None, timeout_s: float) -> Overloaded | None:
-        """Why an append of `size` bytes would be refused without waiting; None: it may be tried. In any thread."""
+        """The error with which an append of `size` bytes would be refused without waiting, or None. Safe to call from any
+        thread."""
         batcher = self._batchers.get(log_stream)
         return batcher.refusal(size, timeout_s) if batcher is not None else None
 
     async def _append_first(self, data: bytes, log_stream: LogStreamID | None, timeout_s: float) -> Position:
-        """The first one to a stream."""
+        """The first append to a stream: checks that the stream exists."""
         await self._check(log_stream, timeout_s)
         batcher = self._batchers.setdefault(
             log_stream, Batcher(self._sender, self._routing.tasks, self.pack, log_stream)
@@ -61,7 +62,7 @@ class Appender:
     async def append_batch(
         self, entries: Iterable[Buffer], log_stream: LogStreamID | None, timeout_s: float
     ) -> Run:
-        """One atomic batch, sent immediately, whatever else is in flight (R-ORD-5)."""
+        """Append one atomic batch. It is sent immediately, regardless of other batches in flight (R-ORD-5)."""
         owned = _own_all(entries)
         batch = self.pack(owned)
         if self._sender.closed:
@@ -86,7 +87,7 @@ class Appender:
         return batch
 
     async def _check(self, log_stream: LogStreamID | None, timeout_s: float) -> None:
-        """Refuse a stream that not even a fresh view knows."""
+        """Reject a stream that even a fresh view does not contain."""
         if log_stream is None or any(stream.log_stream == log_stream for stream in self._routing.streams):
             return
         await self._routing.refresh(timeout_s)
@@ -102,7 +103,7 @@ class Appender:
         return self._sender
 
     def close(self) -> None:
-        """Nothing more is sent; appends that still wait in a queue end as not accepted."""
+        """Send nothing more; appends that are still queued end as not accepted."""
         self._sender.closed = True
         for batcher in self._batchers.values():
             batcher.close()
@@ -110,7 +111,7 @@ class Appender:
 
 
 class Budget:
-    """Bytes that may be out at once; what finds no room waits in line, first in, first out. What would come out too late is refused
+    """Limits the bytes in flight. A batch that does not fit waits in FIFO order; one that would be served too late is refused
     without waiting."""
 
     def __init__(self, size: int) -> None:
@@ -119,10 +120,10 @@ class Budget:
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._admission = Admission()
-        # Batches that are out or in line, and their units: what the next one waits for.
+        # Batches in flight or queued, and their units: the next batch waits for these.
         self._ahead = 0
         self._ahead_units = 0
-        # When those that are out were sent, oldest first: which one is answered next does not matter to the sum of all times.
+        # When the batches in flight were sent, oldest first. The order of the responses does not change the sum of the times.
         self._began: deque[float] = deque()
 
     async def acquire(self, size: int, deadline: float, timeout_s: float) -> None:
@@ -140,7 +141,7 @@ class Budget:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.release(size, served=False)  # its turn came in the moment in which it gave up
+                self.release(size, served=False)  # it was granted in the moment in which the caller gave up
             else:
                 self._forget(size)
             if isinstance(error, TimeoutError):

@@ -1,6 +1,6 @@
 """Arrow: fetched batches of a topic or of one stream as pyarrow.RecordBatch.
 
-A batch's body is laid out as an Arrow binary array (see model/batch.py), so its columns cost the same for one row or a million.
+A batch's body has the layout of an Arrow binary array (see model/batch.py), so columns cost the same for one row or a million.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from varlog.model.lsn import LLSN
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# From here on a batch is wrapped as it is; smaller ones are joined until together they are as large.
+# A batch of at least this many rows is wrapped without copying; smaller ones are joined until together they reach it.
 WRAP_ROWS_MIN = 512
 WRAP_BYTES_MIN = 64 * 1024
 JOIN_ROWS_MAX = 16_384
 
 
 def load() -> Any:
-    """pyarrow, loaded on first use: who only appends does not need it."""
+    """Returns pyarrow, imported on first use: a process that only appends does not need it."""
     try:
         import pyarrow
     except ModuleNotFoundError as missing:
@@ -54,7 +54,7 @@ def schema() -> pa.Schema:
 async def record_batches(
     ranges: AsyncGenerator[list[MergedRange], None],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Record batches in GLSN order, as soon as their entries exist."""
+    """Yields record batches in GLSN order, as soon as their entries exist."""
     builder = Builder()
     async with aclosing(ranges):
         async for taken in ranges:
@@ -63,7 +63,7 @@ async def record_batches(
 
 
 class Builder:
-    """Turns ranges into record batches."""
+    """Converts ranges to record batches."""
 
     def __init__(self) -> None:
         import numpy
@@ -73,7 +73,7 @@ class Builder:
         self._schema = schema()
 
     def build(self, ranges: Sequence[MergedRange]) -> Iterator[pa.RecordBatch]:
-        """All entries of `ranges`, in order. What is small is joined with its neighbours, but waits for no other call."""
+        """Yields all entries of `ranges` in order. Small neighbours are joined, but never held back for a later call."""
         small = _Columns()
         for merged in ranges:
             chunk = merged.source
@@ -101,7 +101,7 @@ class Builder:
         count: int,
         shift: int,
     ) -> pa.RecordBatch:
-        """One batch, its bytes where they are."""
+        """One batch as a record batch, without copying its bytes."""
         pa, np = self._pa, self._np
         body = memoryview(chunk.payload)[at + HEADER_BYTES : at + header.size]
         offsets_bytes = 4 * (header.count + 1)
@@ -128,7 +128,7 @@ class Builder:
 
     def _batch(self, glsn: Any, llsn: Any, log_stream: Any, time_us: Any, data: Any) -> pa.RecordBatch:
         pa = self._pa
-        # Wrapped, not converted: microseconds are what a timestamp column holds.
+        # Wrapped, not converted: a timestamp column stores microseconds.
         timestamp = pa.Array.from_buffers(
             self._schema.field(3).type, len(time_us), [None, pa.py_buffer(time_us)]
         )
@@ -137,7 +137,7 @@ class Builder:
 
 
 class _Columns:
-    """Rows of small batches, column by column."""
+    """The rows of small batches, column by column."""
 
     def __init__(self) -> None:
         self.glsn: list[int] = []
@@ -159,7 +159,7 @@ _Large = tuple[int, BatchHeader]
 
 
 def _parts(chunk: Chunk, merged: MergedRange) -> Iterator[tuple[_Large | None, int, int]]:
-    """(batch, LLSN, count): large batches each on its own; small neighbours together, as (None, LLSN, count)."""
+    """Yields (batch, LLSN, count): each large batch alone; small neighbours together, as (None, LLSN, count)."""
     small_llsn, small_count = 0, 0
     for at, header, begin, end in chunk.pieces(merged.llsn, merged.length):
         if end - begin >= WRAP_ROWS_MIN or header.body_bytes >= WRAP_BYTES_MIN:
@@ -174,16 +174,16 @@ def _parts(chunk: Chunk, merged: MergedRange) -> Iterator[tuple[_Large | None, i
         yield None, small_llsn, small_count
 
 
-# Record batches of one stream's chunks: whole columns are made with numpy, large batches are wrapped where they lie.
+# Record batches of one stream's chunks: columns are built with numpy, and large batches are wrapped without copying.
 #
-# What is small is joined until a record batch has about a megabyte. Nothing here is done entry by entry: per batch its bytes are
-# copied in one piece, per row of the order nothing but a number in an array is touched.
+# Small batches are joined until a record batch has about a megabyte. No step runs per entry: the bytes of a batch are copied
+# in one piece, and a commit row costs one number in an array.
 
-# From here on a batch is a record batch of its own; smaller ones are joined until together they are about so large.
+# A batch of at least this size becomes a record batch of its own; smaller ones are joined until they reach about this size.
 RANGE_WRAP_BYTES_MIN: Final = 512 * KIB
 JOIN_BYTES: Final = 1 * MIB
 JOIN_ROWS: Final = 65_536
-# Batches of this many entries, on average, are worth a step each.
+# From this average number of entries per batch on, a few numpy calls per batch are the faster way.
 LONG_ROWS: Final = 32
 
 Span = tuple[int, int]
@@ -192,7 +192,7 @@ Span = tuple[int, int]
 async def range_batches(
     log_stream: int, parts: AsyncGenerator[Part, None]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The record batches of a range, as its parts come."""
+    """Yields the record batches of a range, as its parts arrive."""
     builder = RangeBuilder(log_stream)
     async with aclosing(parts):
         async for rows, chunk in parts:
@@ -201,8 +201,8 @@ async def range_batches(
 
 
 class RangeBuilder:
-    """Turns parts of one stream into record batches. Columns are made in Arrow's own memory, which it uses again: memory that is
-    fresh from the system costs more than filling it."""
+    """Converts parts of one stream to record batches. Columns are allocated in Arrow's own memory pool, which is reused: fresh
+    memory from the system costs more than filling it."""
 
     def __init__(self, log_stream: int) -> None:
         import numpy
@@ -214,7 +214,7 @@ class RangeBuilder:
         self._make_constants(JOIN_ROWS)
 
     def build(self, rows: Sequence[Row], chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """The entries that `rows` name, in order."""
+        """Yields the entries that `rows` name, in order."""
         np = self._np
         table = np.fromiter(chain.from_iterable(rows), np.int64, 3 * len(rows)).reshape(-1, 3)
         pieces = _Pieces(np, chunk, int(table[0, 0]), int(table[-1, 0] + table[-1, 2]))
@@ -223,7 +223,7 @@ class RangeBuilder:
             yield self._batch(table, pieces, first, stop, data)
 
     def _wrapped(self, pieces: _Pieces, number: int) -> pa.Array:
-        """One batch, its bytes where they are."""
+        """One batch as an array, without copying its bytes."""
         pa = self._pa
         at, header = pieces.batches[number]
         body = memoryview(pieces.payload)[at + HEADER_BYTES : at + header.size]
@@ -233,7 +233,7 @@ class RangeBuilder:
         return pa.Array.from_buffers(pa.binary(), int(pieces.counts[number]), buffers, 0, skipped)
 
     def _joined(self, pieces: _Pieces, first: int, stop: int) -> pa.Array:
-        """Several batches as one array: their bytes behind each other, and their offsets counted on."""
+        """Several batches as one array: their bytes are concatenated and their offsets continue."""
         np, pa, total = self._np, self._pa, int(pieces.begins[stop] - pieces.begins[first])
         offsets, buffer = self._column(total + 1, np.int32)
         long = total >= LONG_ROWS * (stop - first)
@@ -250,7 +250,7 @@ class RangeBuilder:
         return pa.Array.from_buffers(pa.binary(), total, [None, buffer, joined])
 
     def _long_offsets(self, pieces: _Pieces, first: int, stop: int, offsets: Any) -> list[Span]:
-        """Fill in the offsets of all entries; returns where the bytes of each batch are. A few steps for each batch."""
+        """Fill in the offsets of all entries with a few numpy calls per batch. Returns where the bytes of each batch are."""
         np, spans = self._np, []
         words = np.frombuffer(pieces.payload, "<i4")
         offsets[0] = done = end = 0
@@ -264,12 +264,12 @@ class RangeBuilder:
         return spans
 
     def _short_offsets(self, pieces: _Pieces, first: int, stop: int, offsets: Any) -> list[Span]:
-        """The same in a few steps for all of them, which for each entry are more."""
+        """The same with a few numpy calls for all batches together, which cost more per entry."""
         np, total = self._np, len(offsets) - 1
         counts = pieces.counts[first:stop]
         begins = pieces.begins[first:stop] - pieces.begins[first]
         words = np.frombuffer(pieces.payload, "<i4")
-        # Where the offset of each entry stands; where the entry ends is said right behind it.
+        # The index of each entry's offset. The next word is where the entry ends.
         places = np.arange(total) + np.repeat(pieces.words[first:stop] - begins, counts)
         lows, highs = words[places], words[places + 1]
         offsets[0] = 0
@@ -301,7 +301,7 @@ class RangeBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _order(self, table: Any, begin: int, llsns: Any, glsns: Any) -> None:
-        """The positions of entries `llsns`: in each row of the order the two advance together."""
+        """Fill in the positions of entries `llsns`: within a commit row, GLSN and LLSN advance together."""
         np, end = self._np, begin + len(llsns)
         first = int(np.searchsorted(table[:, 0], begin, "right")) - 1
         stop = int(np.searchsorted(table[:, 0], end))
@@ -313,7 +313,7 @@ class RangeBuilder:
             np.add(llsns, np.repeat(shifts, np.diff(bounds)), out=glsns)
 
     def _column(self, count: int, kind: Any) -> tuple[Any, pa.Buffer]:
-        """An array to be filled, and the buffer that it is in."""
+        """Returns an array to fill, and the buffer that holds it."""
         buffer = self._pa.allocate_buffer(count * self._np.dtype(kind).itemsize)
         return self._np.frombuffer(buffer, kind), buffer
 
@@ -337,16 +337,16 @@ class _Pieces:
         counts = np.fromiter((one.count for one in header), np.int64, number)
         self.times = np.fromiter((one.time_us for one in header), np.int64, number)
         self._sizes = np.fromiter((one.body_bytes for one in header), np.int64, number)
-        # Entries of the batch that come before the range, and entries in it.
+        # Per batch: entries before the range, and entries in the range.
         self.skipped = np.maximum(begin - llsns, 0)
         self.counts = np.minimum(llsns + counts, end) - llsns - self.skipped
         self.begins = np.concatenate(([0], np.cumsum(self.counts)))
-        # Where the first offset of these entries stands, in words of four bytes, and where the bytes of the batch begin.
+        # The index of the first offset of these entries, in words of four bytes, and where the bytes of the batch begin.
         self.words = (at + HEADER_BYTES) // 4 + self.skipped
         self.data_at = at + HEADER_BYTES + 4 * (counts + 1)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """[first, stop) of the batches that make one record batch each."""
+        """Yields [first, stop) of the batches that form one record batch each."""
         np, number = self._np, len(self.batches)
         bytes_before = np.concatenate(([0], np.cumsum(self._sizes)))
         large = np.append(np.flatnonzero(self._sizes >= RANGE_WRAP_BYTES_MIN), number)

@@ -1,12 +1,13 @@
-"""[A2] Batcher: packs the single appends that wait into the next batch.
+"""[A2] Batcher: packs waiting single appends into the next batch.
 
-They wait while a request is in flight. No timer: an append that finds nothing in flight leaves with the others of its loop turn;
-under load batches grow by themselves. A caller costs one future and one line in a queue; everything else is done per batch.
+Appends wait while a request is in flight. There is no timer: an append that finds nothing in flight leaves with the others of its
+loop turn, and under load batches grow by themselves. Per caller there is one future and one tuple in a queue; all other work is
+done per batch.
 
-The queue holds what can be served in time: an append that would come too late behind it is refused immediately (Overloaded), and
-certainly not in the log. So an overloaded client serves as many as it can, instead of serving each too late. A burst may wait for
-half of its time; behind a queue that stays an append is admitted for less than a third of it. Callers that give up sooner than
-their deadlines (`asyncio.wait_for` around an append) are noticed by their cancelled appends, see CallerPatience.
+The queue admits only what can be served in time: an append that would be served too late is refused immediately (Overloaded), and
+is certainly not in the log. So an overloaded client serves as many appends as it can, instead of serving all of them too late. In
+a burst, an append may wait for half of its timeout; while the queue stays non-empty, it is admitted for less than a third of it.
+Cancelled appends reveal callers that give up before their deadlines (`asyncio.wait_for` around an append), see CallerPatience.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from varlog.model.limits import (
 )
 from varlog.runtime.tasks import Tasks
 
-# Between two looks for appends whose time is over, for each one that waits.
+# Interval between two scans for expired appends, per waiting append.
 LOOK_S: Final = 2e-6
-# What a batch may take for its size, and how many times the fixed time of a request at least.
+# The longest service time that a batch may have because of its size, and at least this multiple of a request's fixed time.
 GATHER_S_MAX: Final = 0.1
 CUT_FIXED: Final = 8
 
-# One append that waits for its position: its bytes, its caller's future, its deadline, and how long after its start that is.
-# A plain tuple: an object with names takes three times as long to create, and there is one for every entry.
+# One append that waits for its position: its bytes, its caller's future, its deadline, and its timeout.
+# A plain tuple: creating an object with named fields takes three times as long, and there is one per entry.
 _Waiting = tuple[bytes, asyncio.Future[Position], float, float]
 
 
 class Batcher:
-    """The single appends to one chosen stream, or (None) to whichever stream is next."""
+    """The single appends to one chosen stream, or (None) to any stream."""
 
     def __init__(
         self,
@@ -69,31 +70,31 @@ class Batcher:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._in_flight: dict[InflightBatch, list[_Waiting]] = {}
-        self._starting = 0  # batches whose task has not begun: in flight as well
+        self._starting = 0  # batches whose task has not started yet; they count as in flight
         self._dispatching = False
-        self._probed = False  # a probe left: nothing else is gathered until the sender has seen it
+        self._probed = False  # a probe was dispatched: gather nothing until the sender has it
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_at = math.inf
         self._closed = False
         self._admission = Admission()
         self._patience = CallerPatience()
-        # Of its time, what an append may have ahead of it; and since when the queue has not been empty.
+        # The share of its timeout that an append may wait behind others; and since when the queue has not been empty.
         self._share = SHARE
         self._standing_since = math.inf
-        # The estimate, prepared so that an append costs two multiplications: what is in flight takes `_sent_s`, each byte that
-        # waits `_byte_s` and each entry `_entry_s`. Set again when a batch leaves or is answered.
+        # The precomputed estimate, so that an append costs two multiplications: the batches in flight take `_sent_s`, each waiting
+        # byte `_byte_s` and each waiting entry `_entry_s`. Recomputed when a batch is sent or answered.
         self._sent_units = 0
         self._sent_s = 0.0
         self._byte_s = 0.0
         self._entry_s = 0.0
 
     def append(self, data: bytes, timeout_s: float) -> asyncio.Future[Position]:
-        """The position, to be waited for: a future, which wakes its caller and nothing in between. Overloaded: it could not be
-        served before its deadline, behind what waits already."""
+        """Queue an append and return a future of its position, which wakes its caller directly. Raises Overloaded if it could not
+        be served before its deadline, behind the appends that already wait."""
         waiting = self._waiting
         if self._closed:
             raise NotAccepted("the log was closed")
-        # Where nothing waits an append leaves in this turn: it is never refused, so that there is always a newer estimate.
+        # With an empty queue an append leaves in this turn and is never refused, so that the estimate is always renewed.
         if waiting and (refusal := self.refusal(len(data), timeout_s)):
             raise refusal
         done: asyncio.Future[Position] = self._loop.create_future()
@@ -107,8 +108,8 @@ class Batcher:
         return done
 
     def refusal(self, size: int, timeout_s: float) -> Overloaded | None:
-        """Why an append of `size` bytes is refused now; None: it is admitted. Changes nothing, and may be asked in any thread: what
-        it finds there may be a moment old, and only what the loop's own thread admits is in the queue."""
+        """The error with which an append of `size` bytes is refused now, or None if it is admitted. Changes nothing, so it may be
+        called from any thread: its answer may be slightly stale, and only the loop's thread puts appends into the queue."""
         waiting, waiting_bytes, share = len(self._waiting), self._waiting_bytes, self._share
         if not waiting:
             return None
@@ -131,14 +132,14 @@ class Batcher:
         return len(self._waiting) * self._entry_s + self._waiting_bytes * self._byte_s
 
     def _estimate(self) -> None:
-        """Prepare the estimate: from what was served lately, and what is in flight."""
+        """Recompute the estimate from recent service times and from what is in flight."""
         admission = self._admission
         self._sent_s = admission.estimate_s(len(self._in_flight), self._sent_units)
         self._byte_s = admission.fixed_s / GATHER_BYTES_MAX + admission.unit_s
         self._entry_s = admission.fixed_s / self._sender.gather_entries_max + ENTRY_UNITS * admission.unit_s
 
     def dispatch_soon(self) -> None:
-        """In the next turn of the loop, so that everyone who was woken in this one can come along."""
+        """Dispatch in the next turn of the loop, so that every caller woken in this turn can join the batch."""
         if not self._dispatching:
             self._dispatching = True
             self._loop.call_soon(self._dispatch)
@@ -150,16 +151,16 @@ class Batcher:
             _ = self._tasks.spawn("append", self._send(members))
 
     def _next(self) -> list[_Waiting]:
-        """The next batch, if one may go now."""
+        """The next batch, or an empty list if none may be sent now."""
         while self._waiting and not (self._closed or self._probed) and self._may_send():
             if members := self._gather():
                 return members
         return []
 
     def _may_send(self) -> bool:
-        """Small batches are sent while few are in flight, so that they grow; a full one may also go to a further stream.
+        """Small batches are sent only while few are in flight, so that they grow; a full batch may also go to a further stream.
 
-        A request that is stuck does not count, as long as there is a stream with nothing stuck to send to.
+        A stalled request does not count as long as some stream without a stalled request is available.
         """
         prompt = len(self._in_flight) + self._starting
         if prompt < GATHER_REQUESTS_MAX:
@@ -170,13 +171,13 @@ class Batcher:
         return prompt < GATHER_REQUESTS_MAX * (streams if self._is_full() else 1)
 
     def _is_full(self) -> bool:
-        """As many wait as one batch can have."""
+        """Whether as many appends wait as fit into one batch."""
         return (
             self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= self._sender.gather_entries_max
         )
 
     def _gather(self) -> list[_Waiting]:
-        """The next batch: all who wait, as long as they fit; one, where it shows whether a slow stream is quick again."""
+        """Take the next batch from the queue: all that fit, or a single append if it probes whether a slow stream has recovered."""
         waiting, most = self._waiting, self._sender.gather_entries_max
         if len(waiting) > 1 and self._log_stream is None and self._sender.is_probe_next():
             most, self._probed = 1, True
@@ -203,7 +204,7 @@ class Batcher:
                 size += length
                 units += length + ENTRY_UNITS
             self._waiting_bytes -= size
-        # Of the others the caller gave up, or the time is over.
+        # The others were cancelled by their callers, or have expired.
         left = [member for member in gathered if not member[1].done()]
         if len(left) < len(gathered):
             self._look_at_cancelled(gathered)
@@ -212,14 +213,14 @@ class Batcher:
         return left
 
     def _stand(self) -> None:
-        """Some are left for the next batch: how long has that been so?"""
+        """Appends are left for the next batch: update how long the queue has not been empty."""
         now = self._loop.time()
         self._standing_since = min(self._standing_since, now)
         if now - self._standing_since > STANDING_S:
             self._share = STANDING_SHARE
 
     def _look_at_cancelled(self, gathered: list[_Waiting]) -> None:
-        """Callers that gave up before their deadlines, and after how long at most."""
+        """Record callers that gave up before their deadlines, and after how long at most."""
         now = self._loop.time()
         ages = [
             now - deadline + timeout_s
@@ -229,16 +230,18 @@ class Batcher:
         self._patience.gave_up(ages, len(gathered), now)
 
     def _gather_units_max(self) -> float:
-        """A batch that takes longer for its size than GATHER_S_MAX is cut: a log that is slow by itself gains nothing by larger
-        ones, and what is in flight can no longer be refused. Not below what the fixed time of a request is worth."""
+        """The largest batch, in units. A batch whose size alone takes longer than GATHER_S_MAX is split: a log that is slow in
+        itself gains nothing from larger batches, and what is in flight can no longer be refused. Never below the fixed time of a
+        request."""
         admission = self._admission
         if not admission.unit_s:
             return math.inf
         return max(GATHER_S_MAX, CUT_FIXED * admission.fixed_s) / admission.unit_s
 
     def _in_time(self, gathered: list[_Waiting]) -> list[_Waiting]:
-        """Without those that would not be answered in time behind what is in flight: not sent they are a certain no, sent an
-        unknown outcome. Never where nothing is in flight: the estimate may be wrong, and only an answer makes a better one."""
+        """Remove the appends that would not be answered in time behind what is in flight: unsent they are certainly rejected, sent
+        they end as outcome unknown. Nothing is removed while nothing is in flight: the estimate may be wrong, and only a response
+        improves it."""
         now = self._loop.time()
         answered_at, patience_s = now + self._sent_s, self._patience.at(now)
         left = []
@@ -254,7 +257,7 @@ class Batcher:
         return left
 
     async def _send(self, members: list[_Waiting]) -> None:
-        """One batch, and then what its callers append when they are answered: a task for each would cost two turns more."""
+        """Send one batch, then the batches that its callers append next: one task per batch would cost two more loop turns."""
         self._starting -= 1
         loop, admission = self._loop, self._admission
         try:
@@ -283,14 +286,14 @@ class Batcher:
                     self._estimate()
                 members = await self._following()
         except asyncio.CancelledError:
-            return  # each of its callers has its error
+            return  # every caller has its error
         finally:
             if self._waiting:
                 self.dispatch_soon()
 
     async def _following(self) -> list[_Waiting]:
-        """The next batch for the same task. None that is full waits: in the next turn, so that the callers that were just answered
-        can come along."""
+        """The next batch for the same task. A full batch goes immediately; otherwise wait one turn, so that the callers that were
+        just answered can join."""
         if self._waiting and self._is_full():
             return self._next()
         if self._dispatching:
@@ -315,7 +318,7 @@ class Batcher:
         if ended:
             self._look_at_cancelled(members)
 
-    # --- Deadlines: one timer for all, moved only when an append is due earlier ---------------------------------------------
+    # --- Deadlines: one timer for all, moved only for an earlier deadline ---------------------------------------------
 
     def _expire_at(self, deadline: float) -> None:
         if self._expiry is not None:
@@ -340,12 +343,12 @@ class Batcher:
                 self._leave_out(inflight)
             due += [deadline for _, done, deadline, _ in members if not done.done()]
         if due:
-            # A look at a long queue takes a while: not one for each that is due, or nothing else would be done.
+            # Scanning a long queue takes time: one scan per expiry would leave no time for anything else.
             self._expire_at(max(min(due), now + LOOK_S * (len(self._waiting) + len(due))))
 
     def _leave_out(self, inflight: InflightBatch) -> None:
-        """The batch is certainly not in the log, and those whose time is over have their answer: the next try must go without them
-        (law 10), or not at all. Another batch has another sequence."""
+        """Called when the batch is certainly not in the log. Members that expired were answered so, and the next try must not
+        contain them (law 10); a batch without members is not sent. The smaller batch gets a new sequence number."""
         members = self._in_flight[inflight]
         left = [member for member in members if not member[1].done()]
         if len(left) == len(members):

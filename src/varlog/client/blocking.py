@@ -1,6 +1,6 @@
-"""The blocking Log and Admin: the async ones in a loop thread of their own.
+"""The blocking Log and Admin: the async ones, run in a loop thread of their own.
 
-What engines need of a blocking log is in `log.connector`.
+The parts of a blocking log that only engines need are in `log.connector`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 class _Blocking:
-    """What both have in common: `with` closes them."""
+    """The common part of both: `with` closes them."""
 
     def __init__(self, bridge: LoopBridge) -> None:
         self._bridge = bridge
         self._run = bridge.run
 
     def close(self) -> None:
-        """End it; closing again does nothing."""
+        """Close it; closing again does nothing."""
         self._bridge.close()
 
     def __enter__(self) -> Self:
@@ -105,12 +105,12 @@ class Log(_Blocking):
     def trim(
         self, glsn: GLSN | int, *, respect_readers: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Delete every entry at or below `glsn`, on every replica, forever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
-        nothing deleted, if a named reader has not read that far."""
+        """Delete every entry at or below `glsn`, on every replica, forever (R-TRIM-1). With `respect_readers`, raises
+        ReaderBehind and deletes nothing if a named reader has not read that far."""
         self._run(self._log.trim(glsn, respect_readers=respect_readers, timeout_s=timeout_s))
 
     def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
-        """The entry at a position. NotWritten if it has none yet, Trimmed if it was trimmed (R-READ-1)."""
+        """The entry at a position. Raises NotWritten if the position has none yet, Trimmed if it was trimmed (R-READ-1)."""
         return self._run(self._log.read(glsn, timeout_s=timeout_s))
 
     def read_stream(
@@ -120,33 +120,34 @@ class Log(_Blocking):
         return self._run(self._log.read_stream(log_stream, llsn, timeout_s=timeout_s))
 
     def tail(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest position; while the log is empty the one before its first, mostly 0. No acknowledged append is above it."""
+        """The newest position, or one below the topic's first position while the log is empty. No acknowledged append is above
+        it."""
         return self._run(self._log.tail(timeout_s=timeout_s))
 
     def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest trimmed position; 0 if nothing was trimmed. The oldest entry that can be read is the next one."""
+        """The newest trimmed position, 0 if nothing was trimmed. The next position is the oldest that can be read."""
         return self._run(self._log.trimmed(timeout_s=timeout_s))
 
     def subscribe(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[Entry, None, None]:
-        """Entries in total order from `begin` on (None: the oldest that exists), up to but without `end` (None: forever).
+        """Yields entries in total order, from `begin` (None: the oldest that exists) up to but without `end` (None: forever).
 
-        Waits for what is not written yet; continues across reconnects, restarts and new log streams without a skip or a repeat
-        (R-READ-3). Trimmed if the next position is trimmed.
+        Waits for positions that are not written yet; continues across reconnects, restarts and new log streams without a gap or a
+        repetition (R-READ-3). Raises Trimmed if the next position was trimmed.
         """
         return self._entries(self._log.connector.merged_ranges(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[list[Entry], None, None]:
-        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less work per entry."""
+        """Like `subscribe`, but yields lists of up to about a thousand arrived entries: less work per entry."""
         return self._lists(self._log.connector.merged_ranges(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[pa.RecordBatch, None, None]:
-        """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
+        """Like `subscribe`, but yields record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         return self._bridge.iterate(self._log.arrow(begin, end))
 
     def _entries(self, source: AsyncGenerator[list[MergedRange], None]) -> Generator[Entry, None, None]:
@@ -154,15 +155,15 @@ class Log(_Blocking):
             yield from entries
 
     def _lists(self, source: AsyncGenerator[list[MergedRange], None]) -> Generator[list[Entry], None, None]:
-        # Whole chunks change threads and become entries here: passing lists would cost more than making them.
+        # Whole chunks cross the threads and become entries here: passing lists would cost more than building them.
         for arrived in self._bridge.iterate(source):
             yield from entry_lists(arrived)
 
     def set_reader(
         self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
     ) -> NamedReader:
-        """Record that the reader of this name is done with everything up to `position`: others see how far behind it is, and a
-        trim can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
+        """Record that the reader of this name has processed everything up to `position`: others see how far behind it is, and a
+        trim can respect it. A position below the recorded one is ignored, unless `back` allows it."""
         return self._run(self._log.set_reader(name, position, back=back, timeout_s=timeout_s))
 
     def readers(self, *, timeout_s: float | None = None) -> tuple[NamedReader, ...]:
@@ -170,7 +171,7 @@ class Log(_Blocking):
         return self._run(self._log.readers(timeout_s=timeout_s))
 
     def forget_reader(self, name: str, *, timeout_s: float | None = None) -> None:
-        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
+        """Forget a named reader, so that no trim waits for it. Forgetting a name that does not exist does nothing."""
         self._run(self._log.forget_reader(name, timeout_s=timeout_s))
 
     @property
@@ -179,12 +180,12 @@ class Log(_Blocking):
 
     @property
     def streams(self) -> tuple[LogStream, ...]:
-        """The topic's log streams, as of the newest view that was needed."""
+        """The topic's log streams, by the newest view that this client has fetched."""
         return self._log.streams
 
     @property
     def connector(self) -> BlockingConnector:
-        """What engines and tools need: parallel reads of log streams, sizes and times, writers of many tasks."""
+        """The API for engines and tools: parallel reads of log streams, sizes and times, writers that consist of many tasks."""
         return self._connector
 
     @property
@@ -210,10 +211,12 @@ class Admin(_Blocking):
         stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
-        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). An existing one is returned.
+        """Create a topic with `streams` log streams of `replicas` replicas (0: the cluster's default). Returns the topic, also if
+        it already exists.
 
-        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. Of a sequenced topic the
-        log streams take turns, `stripe_size` positions each (0: the default), and form replica groups by `grouping` (R-SEQ-3)."""
+        `first` is the position of its first entry; a copy of a topic whose beginning was trimmed needs it. The log streams of a
+        sequenced topic take turns with `stripe_size` positions each (0: the default), and `grouping` forms replica groups
+        (R-SEQ-3)."""
         return self._run(
             self._admin.create_topic(
                 name,
@@ -233,14 +236,14 @@ class Admin(_Blocking):
         return self._run(self._admin.topics())
 
     def topic_mark(self, name: str) -> TopicMark:
-        """Newest and newest trimmed position of a topic."""
+        """The newest position and the newest trimmed position of a topic."""
         return self._run(self._admin.topic_mark(name))
 
     def add_stream(self, topic: str, *, replicas: int = 0) -> LogStream:
         return self._run(self._admin.add_stream(topic, replicas=replicas))
 
     def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
-        """Stop appends to a stream, until an operator unseals it."""
+        """Seal a stream: it accepts no appends until an operator unseals it."""
         return self._run(self._admin.seal_stream(log_stream))
 
     def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
@@ -250,19 +253,20 @@ class Admin(_Blocking):
         return self._run(self._admin.streams(topic))
 
     def readers(self, topic: str | None = None) -> tuple[NamedReader, ...]:
-        """The named readers of a topic, or of all."""
+        """The named readers of a topic, or of all topics."""
         return self._run(self._admin.readers(topic))
 
     def forget_reader(self, topic: str, name: str) -> None:
-        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
+        """Forget a named reader, so that no trim waits for it. Forgetting a name that does not exist does nothing."""
         self._run(self._admin.forget_reader(topic, name))
 
     def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
-        """The named writers of a topic, or of all, each with its newest batch."""
+        """The named writers of a topic, or of all topics, each with its newest batch."""
         return self._run(self._admin.writers(topic))
 
     def forget_writer(self, topic: str, name: str) -> None:
-        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
+        """Forget a named writer: a job that uses this name later starts over. Forgetting a name that does not exist does
+        nothing."""
         self._run(self._admin.forget_writer(topic, name))
 
     def add_node(self, address: str) -> None:
@@ -276,49 +280,49 @@ class Admin(_Blocking):
         return self._run(self._admin.nodes())
 
     def view(self) -> ClusterView:
-        """What the metadata repository knows."""
+        """The newest view of the metadata repository."""
         return self._run(self._admin.view())
 
     def status(self) -> ClusterStatus:
-        """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
+        """The view, the last status of each storage node, and the newest position of every topic, as the manager sees them."""
         return self._run(self._admin.status())
 
 
-# [A1] PURE. RefusalPace: how long a refused thread of a blocking log waits before it is answered.
+# [A1] PURE. RefusalPace: how long a refused thread of a blocking log waits for its answer.
 #
-# Threads share one processor with the loop that serves their appends. A thread that is refused costs little, but hundreds that
-# try again at once leave the loop no time: nothing is served, and all are refused. So refusals of one log are answered one after
-# the other, with SPACING_S between two; none waits for longer than a tenth of its time for that.
+# Threads share one interpreter with the loop that serves their appends. One refused thread costs little, but hundreds that
+# retry immediately leave the loop no time: nothing is served, and all are refused. So the refusals of one log are answered one
+# after the other, SPACING_S apart; none waits longer for that than a tenth of its timeout.
 
 SPACING_S: Final = 0.0001
 SHARE: Final = 0.1
-# A shorter pause is not worth the change of threads.
+# A shorter pause is not worth a thread switch.
 PAUSE_S_MIN: Final = 0.001
 
 
 class RefusalPace:
-    """Of one log. Used by any thread without a lock: two that come at once may get the same place, which does no harm."""
+    """The pace of one log. Any thread uses it without a lock: two concurrent callers may get the same slot, which is harmless."""
 
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
-        self._next = -math.inf  # when the last one was, or will be, answered
+        self._next = -math.inf  # when the latest refusal was, or will be, answered
 
     def pause_s(self, now: float, timeout_s: float) -> float:
-        """How long one that may take `timeout_s` waits; 0: it is answered now."""
+        """How long a refused append with this timeout waits; 0: it is answered now."""
         self._next = at = min(max(self._next + SPACING_S, now), now + SHARE * timeout_s)
         return at - now if at - now >= PAUSE_S_MIN else 0.0
 
 
-# BlockingConnector: what an engine needs of a blocking log.
+# BlockingConnector: the API for engines, of a blocking log.
 #
-# As Connector, without async; and the means to run async code in the log's loop, for recipes that are built on the async Log.
+# The methods of Connector without async; and the means to run async code in the log's loop, for recipes built on the async Log.
 
 T = TypeVar("T")
 
 
 class BlockingConnector:
-    """Of one blocking log: `log.connector`. Safe to use from several threads. It keeps the log's loop alive."""
+    """The connector of one blocking log: `log.connector`. Safe to use from several threads. It keeps the log's loop alive."""
 
     def __init__(self, bridge: LoopBridge, log: asynchronous_log.Log) -> None:
         self._bridge = bridge
@@ -336,8 +340,8 @@ class BlockingConnector:
         cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> Generator[Part, None, None]:
-        """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
-        the chunk that they are in."""
+        """Yields whole batches of one stream, verified by their checksums: rows (llsn, glsn, count) that cover exactly
+        [llsn_begin, llsn_end), and the chunk that holds them."""
         return self.iterate(
             self._connector.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
         )
@@ -351,13 +355,13 @@ class BlockingConnector:
         cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """As `chunks`, as record batches of about 1 MiB with the columns of `Log.arrow`."""
+        """Like `chunks`, but yields record batches of about 1 MiB with the columns of `Log.arrow`."""
         return self.iterate(
             self._connector.range(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
         )
 
     def mark(self, *, timeout_s: float | None = None) -> TopicMark:
-        """Newest and newest trimmed position, in one request."""
+        """The newest position and the newest trimmed position, in one request."""
         return self.run(self._connector.mark(timeout_s=timeout_s))
 
     def measure(
@@ -369,15 +373,15 @@ class BlockingConnector:
         *,
         timeout_s: float | None = None,
     ) -> StreamRange:
-        """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
-        into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
+        """The LLSNs of a stream's entries with a position in [begin, end), their size in bytes, and LLSNs that split these bytes
+        into about equal pieces. Raises Trimmed if `begin` is trimmed. `end` must not exceed the tail + 1."""
         return self.run(self._connector.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))
 
     def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
     ) -> Position:
-        """Where the first entry of a stream is that was appended at or after a time, in microseconds since 1970 UTC; as exact as
-        the appenders' clocks agree. One past the newest entry of the stream, and of the topic, if there is none."""
+        """The position of a stream's first entry that was appended at or after `time_us`, in microseconds since 1970 UTC; as
+        exact as the appenders' clocks. If no such entry exists: one past the newest entry of the stream and of the topic."""
         return self.run(self._connector.find_time(log_stream, time_us, timeout_s=timeout_s))
 
     # --- Writing --------------------------------------------------------------------------------------------------------
@@ -391,13 +395,14 @@ class BlockingConnector:
         kept: bool = False,
         timeout_s: float | None = None,
     ) -> NamedWriter:
-        """Begin batch number `batch` of a writer that consists of many tasks, or learn how it was begun: the first call fixes the
-        streams (None: those that run now) and where in the log it begins, and every later call gets the same. PreconditionFailed
-        if the writer is at a later batch. `kept`: remembered when finished, until it is forgotten; else among the newest only."""
+        """Begin batch number `batch` of a writer that consists of many tasks, or return how it was begun: the first call fixes
+        the streams (None: those that run now) and where in the log the batch begins, and every later call returns the same.
+        Raises PreconditionFailed if the writer is at a later batch. `kept`: a finished writer is remembered until it is
+        forgotten; otherwise only the newest are."""
         return self.run(self._connector.begin_write(name, batch, streams, kept=kept, timeout_s=timeout_s))
 
     def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:
-        """Record that everything of this batch is in the log: `begin_write` then says that it is finished."""
+        """Record that every entry of this batch is in the log: `begin_write` then returns it as finished."""
         return self.run(self._connector.end_write(name, batch, timeout_s=timeout_s))
 
     def writers(self, *, timeout_s: float | None = None) -> tuple[NamedWriter, ...]:
@@ -405,7 +410,8 @@ class BlockingConnector:
         return self.run(self._connector.writers(timeout_s=timeout_s))
 
     def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
-        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
+        """Forget a named writer: a job that uses this name later starts over. Forgetting a name that does not exist does
+        nothing."""
         self.run(self._connector.forget_writer(name, timeout_s=timeout_s))
 
     # --- About the log --------------------------------------------------------------------------------------------------
@@ -416,13 +422,13 @@ class BlockingConnector:
 
     @property
     def asynchronous(self) -> asynchronous_log.Log:
-        """The async log beneath; it is used in its own loop only."""
+        """The underlying async log; use it in its own loop only."""
         return self._log
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which runs in the log's loop."""
+        """Run `work` in the log's loop and return its result."""
         return self._bridge.run(work)
 
     def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """The items of `source`, which runs in the log's loop; it is closed there at the end."""
+        """Yield the items of `source`, which runs in the log's loop and is closed there at the end."""
         return self._bridge.iterate(source)

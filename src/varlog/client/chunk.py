@@ -1,4 +1,4 @@
-"""[R6] Chunk: fetched batches, checked on arrival, cut into entries on demand."""
+"""[R6] Chunk: fetched batches, verified on arrival, split into entries on demand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from varlog.model.errors import CorruptBatch
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_LLSN
 
-# How many entries are cut out at a time: see Chunk._cut_from.
+# How many entries are extracted at a time: see Chunk._cut_from.
 CUT_ENTRIES: Final = 1024
 
 
 class Chunk:
-    """Placed batches back to back, without a gap in LLSN. CorruptBatch: a byte of it is not what its writer sent."""
+    """Batches with assigned LLSNs, back to back, without a gap. Raises CorruptBatch if a byte differs from what was written."""
 
     __slots__ = (
         "_cut",
@@ -36,7 +36,7 @@ class Chunk:
     def __init__(self, payload: Buffer) -> None:
         self.payload = payload
         self.batches: list[tuple[int, BatchHeader]] = []
-        self._cut: list[bytes] = []  # entries cut out already, from `_cut_llsn` on
+        self._cut: list[bytes] = []  # extracted entries, from `_cut_llsn` on
         self._times: list[int] = []
         self._cut_llsn: LLSN = NO_LLSN
         self._last_index = 0
@@ -46,7 +46,7 @@ class Chunk:
             check_body(payload, header, at)
             check_offsets(payload, header, at)
             if next_llsn is not None and header.first_llsn != next_llsn:
-                raise CorruptBatch(f"LLSN {header.first_llsn} came where {next_llsn} was next", at)
+                raise CorruptBatch(f"LLSN {header.first_llsn} arrived, expected {next_llsn}", at)
             next_llsn = header.end_llsn
             flags |= header.flags
             self.batches.append((at, header))
@@ -57,7 +57,7 @@ class Chunk:
         self.has_junk = bool(flags & JUNK)
 
     def entries(self, log_stream: LogStreamID, glsn: GLSN, llsn: LLSN, count: int) -> list[Entry]:
-        """Entries [llsn, llsn + count), the first of them at `glsn`. Built without a loop in Python."""
+        """Entries [llsn, llsn + count), the first of them at `glsn`. Built without a Python loop."""
         entries: list[Entry] = []
         for times, data in self._cuts(llsn, count):
             glsns, llsns = range(glsn, glsn + len(data)), range(llsn, llsn + len(data))
@@ -66,7 +66,7 @@ class Chunk:
         return entries
 
     def columns(self, llsn: LLSN, count: int) -> tuple[list[int], list[bytes]]:
-        """Times and bytes of entries [llsn, llsn + count)."""
+        """The times and the bytes of entries [llsn, llsn + count)."""
         all_times: list[int] = []
         all_data: list[bytes] = []
         for times, data in self._cuts(llsn, count):
@@ -75,7 +75,7 @@ class Chunk:
         return all_times, all_data
 
     def _cuts(self, llsn: LLSN, count: int) -> Iterator[tuple[list[int], list[bytes]]]:
-        """Times and bytes of entries [llsn, llsn + count), piece by piece."""
+        """Yields times and bytes of entries [llsn, llsn + count), piece by piece."""
         end = llsn + count
         while llsn < end:
             skip = llsn - self._cut_llsn
@@ -88,10 +88,10 @@ class Chunk:
             llsn = LLSN(llsn + len(data))
 
     def _cut_from(self, llsn: LLSN) -> None:
-        """FetchPoint out the entries from `llsn` on: many at a time, for those who want a few, and then the next few, but not all.
+        """Extract entries from `llsn` on: many at a time, for callers that read a few, and then the next few, but not all.
 
-        What is used while it is in the processor's cache, and in memory that the last piece has just left, takes half the time:
-        1 MiB of 100 B entries at once is 520 page faults, and 260 ns an entry in place of 120.
+        Extracting in pieces that stay in the processor's cache, into memory that the previous piece has just freed, takes half the
+        time: 1 MiB of 100 B entries in one piece causes 520 page faults, and takes 260 ns per entry instead of 120.
         """
         index = self._index(llsn)
         at, header = self.batches[index]
@@ -106,7 +106,7 @@ class Chunk:
         self._cut_llsn, self._cut, self._times = llsn, cut, times
 
     def _index(self, llsn: LLSN) -> int:
-        """Which batch holds `llsn`: mostly the one that was looked at last, or the next."""
+        """The index of the batch that holds `llsn`: mostly that of the last call, or the next one."""
         for index in (self._last_index, self._last_index + 1):
             if index < len(self.batches):
                 header = self.batches[index][1]
@@ -118,7 +118,8 @@ class Chunk:
         return index
 
     def pieces(self, llsn: LLSN, count: int) -> Iterator[tuple[int, BatchHeader, int, int]]:
-        """(offset, header, begin, end) of the batches that hold [llsn, llsn + count); begin and end are entries of the batch."""
+        """Yields (offset, header, begin, end) of the batches that hold [llsn, llsn + count); begin and end count within the
+        batch."""
         end = llsn + count
         index = self._index(llsn)
         while llsn < end:
@@ -129,8 +130,8 @@ class Chunk:
             index += 1
 
     def without_junk(self, llsn: LLSN, count: int) -> Iterator[tuple[LLSN, int]]:
-        """(LLSN, count) of those of [llsn, llsn + count) that are entries, as long as nothing is between them. What fills a hole is
-        none (R-SEQ-7)."""
+        """Yields (LLSN, count) of the consecutive entries in [llsn, llsn + count). The junk that fills a hole is not an entry
+        (R-SEQ-7)."""
         begin = end = llsn
         for _, header, _, stop in self.pieces(llsn, count):
             if header.is_junk:
@@ -142,14 +143,14 @@ class Chunk:
             yield begin, end - begin
 
 
-# Rows without a gap, cut to a range of LLSNs, and the batches that they are in, which may extend beyond the range.
+# Rows without a gap, cut to a range of LLSNs, and the batches that hold them, which may extend beyond the range.
 Part = tuple[tuple[Row, ...], Chunk]
-# An LLSN where a batch begins, and about how many bytes there are from there to the next cut.
+# An LLSN at which a batch begins, and the approximate number of bytes up to the next such point.
 FetchPoint = tuple[int, int]
 
 
 def entries_in(ranges: Iterable[MergedRange]) -> list[Entry]:
-    """The entries of some ranges."""
+    """The entries of the given ranges."""
     entries: list[Entry] = []
     for log_stream, glsn, llsn, length, source, _ in ranges:
         if isinstance(source, Chunk):
@@ -158,7 +159,7 @@ def entries_in(ranges: Iterable[MergedRange]) -> list[Entry]:
 
 
 def entry_lists(ranges: Iterable[MergedRange]) -> Iterator[list[Entry]]:
-    """The same in lists of at most CUT_ENTRIES, which are the fastest to build: see Chunk._cut_from."""
+    """Yields the same in lists of at most CUT_ENTRIES, the size that is fastest to build: see Chunk._cut_from."""
     entries: list[Entry] = []
     for log_stream, glsn, llsn, length, source, _ in ranges:
         if isinstance(source, Chunk):

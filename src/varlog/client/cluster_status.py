@@ -1,4 +1,4 @@
-"""What a cluster's status says of its nodes and log streams."""
+"""Queries over a cluster's status: its nodes, log streams and replicas."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def node_statuses(seen: ClusterStatus) -> dict[int, NodeStatus]:
-    """Of those that answer."""
+    """The statuses of the nodes that answer, by node id."""
     return {health.node: health.status for health in seen.nodes if health.alive and health.status is not None}
 
 
 def held_by(status: NodeStatus) -> list[ReplicaStatus | UnitStatus]:
-    """Everything that a node keeps, of both orderings."""
+    """All replicas and log units that a node stores."""
     return [*status.replicas, *status.units]
 
 
 def slow_nodes(seen: ClusterStatus) -> dict[NodeID, float]:
-    """Those whose disk takes much longer for a write than the disks of the others, and how long it takes, in seconds (the mean of
-    the last seconds). Appends wait for the slowest replica of their log stream."""
+    """The nodes whose disk writes take much longer than those of the other nodes, each with its mean write time of the last
+    seconds, in seconds. Appends wait for the slowest replica of their log stream."""
     return slow_among(
         {
             NodeID(node): max((held.traffic.write_s for held in held_by(status)), default=0.0)
@@ -35,13 +35,13 @@ def slow_nodes(seen: ClusterStatus) -> dict[NodeID, float]:
 
 
 def foreign_on(seen: ClusterStatus, status: NodeStatus) -> list[int]:
-    """The log streams whose data on this node belong to another cluster: nothing reads or removes them."""
+    """The log streams whose data on this node belong to another cluster: nothing reads or removes these data."""
     ours = (NO_UUID, seen.view.uuid)
     return [held.log_stream for held in held_by(status) if held.cluster_uuid not in ours]
 
 
 def evidence_in(seen: ClusterStatus) -> list[tuple[int, int, str]]:
-    """(log stream, node, why) of each replica that contradicts the metadata repository, and is therefore left as it is."""
+    """(log stream, node, reason) of each replica that contradicts the metadata repository and is therefore left unchanged."""
     return [
         (replica.log_stream, node, replica.evidence)
         for node, status in node_statuses(seen).items()
@@ -59,7 +59,7 @@ def is_sequenced(view: ClusterView, found: LogStream) -> bool:
 
 
 def replica_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, ReplicaStatus | None]:
-    """What each replica's node said of it; None where it did not."""
+    """The status of each replica as its node reported it; None where the node did not."""
     said = {health.node: health.status for health in seen.nodes if health.alive}
     statuses: dict[int, ReplicaStatus | None] = {}
     for number in found.replicas:
@@ -73,15 +73,15 @@ def replica_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, Replica
 
 
 def chain_of(view: ClusterView, found: LogStream) -> Chain | None:
-    """None until a projection has the stream."""
+    """The chain of a log stream, or None while no projection contains the stream."""
     projection = view.projection(found.topic)
     chains = projection.chains if projection is not None else ()
     return next((chain for chain in chains if chain.log_stream == found.log_stream), None)
 
 
 def unit_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, UnitStatus | None]:
-    """What each member's node said of its log unit, in the order of the chain, those that are out of sync last; None where it did
-    not."""
+    """The status of each member's log unit as its node reported it, in chain order, members out of sync last; None where the node
+    did not report it."""
     said = node_statuses(seen)
     chain = chain_of(seen.view, found)
     statuses: dict[int, UnitStatus | None] = {}
@@ -93,7 +93,7 @@ def unit_statuses(seen: ClusterStatus, found: LogStream) -> dict[int, UnitStatus
 
 
 def role(chain: Chain | None, node: int) -> str:
-    """head, middle and tail; `only` is both."""
+    """The role of a node in a chain: head, middle or tail; `only` if it is the single member."""
     if chain is None or node not in chain.members:
         return "no_member_yet"
     if node in chain.out_of_sync:
@@ -106,8 +106,8 @@ def role(chain: Chain | None, node: int) -> str:
 
 
 def chain_is_whole(seen: ClusterStatus, found: LogStream) -> bool:
-    """No member is out of sync, every unit says that it serves in the projection's epoch, and the sequencer is the one
-    that is there."""
+    """Whether no member is out of sync, every unit serves in the projection's epoch, and the projection's sequencer is
+    registered."""
     projection, chain = seen.view.projection(found.topic), chain_of(seen.view, found)
     if projection is None or chain is None or chain.out_of_sync:
         return False
@@ -121,7 +121,7 @@ def chain_is_whole(seen: ClusterStatus, found: LogStream) -> bool:
 
 
 def one_copy_left(view: ClusterView) -> list[int]:
-    """Log streams whose only copy could be lost."""
+    """The log streams that have a single copy left."""
     return [
         chain.log_stream
         for projection in view.projections
@@ -131,5 +131,5 @@ def one_copy_left(view: ClusterView) -> list[int]:
 
 
 def synced_percent(sync: SyncStatus) -> int:
-    """How much of what a replica lacks it has by now."""
+    """The percentage of the missing entries that a replica has copied so far."""
     return 100 if sync.target_end <= 1 else 100 * (sync.copied_end - 1) // (sync.target_end - 1)

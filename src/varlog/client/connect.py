@@ -28,11 +28,11 @@ async def connect_log(
     grouping: Grouping | str = Grouping.STREAM,
     timeout_s: float = TIMEOUT_S,
 ) -> Log:
-    """The log of one topic. `create` makes a missing topic (None: if the cluster allows it); else UnknownTopic.
+    """Open the log of one topic. `create` creates a missing topic (None: if the cluster allows it); otherwise UnknownTopic is
+    raised.
 
-    `streams`, `replicas`, `ordering`, `stripe_size` and `grouping` are for a topic that is made now (see Admin.create_topic).
-    `timeout_s`
-    is for this and for every later call that names no other.
+    `streams`, `replicas`, `ordering`, `stripe_size` and `grouping` apply if the topic is created now (see Admin.create_topic).
+    `timeout_s` applies to this call and to every later call that passes none.
     """
     try:
         check_topic_name(topic)
@@ -67,7 +67,7 @@ async def connect_admin(
     cluster: ClusterID = ANY_CLUSTER,
     timeout_s: float = 15.0,
 ) -> Admin:
-    """Administration of the cluster whose metadata repository listens at `repository`."""
+    """Open the administration of the cluster whose metadata repository listens at `repository`."""
     routing = Routing(ConnectionPool(transport), environment, repository, cluster=cluster)
     try:
         await routing.refresh(timeout_s)

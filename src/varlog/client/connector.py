@@ -1,7 +1,7 @@
-"""Connector: what an engine needs of a log beyond what an application does.
+"""Connector: the API of a log for engines, beyond what applications need.
 
-Spark, the proxy, the recipes and the commands read log streams in parallel, ask for sizes and times, and coordinate writers of
-many tasks. Applications use Log.
+Spark, the proxy, the recipes and the commands read log streams in parallel, query sizes and times, and coordinate writers that
+consist of many tasks. Applications use Log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Connector:
-    """Of one log, used from its event loop: `log.connector`. Calls without a `timeout_s` have the log's."""
+    """The connector of one log: `log.connector`. Used from the log's event loop. Calls without `timeout_s` use the log's
+    timeout."""
 
     def __init__(
         self,
@@ -51,14 +52,14 @@ class Connector:
     def merged_ranges(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[list[MergedRange], None]:
-        """As `Log.subscribe`, in the form in which it was fetched: the caller makes entries (`entry_lists`) or record batches of
-        it, where it likes."""
+        """Like `Log.subscribe`, but yields what was fetched, unparsed: the caller converts it to entries (`entry_lists`) or to
+        record batches, in a thread of its choice."""
         first = None if begin is None else GLSN(begin)
         until = None if end is None else GLSN(end)
         return self._ordered.subscription(first, until, self._timeout_s).merged_ranges()
 
     def follow(self, begin: GLSN | int = FIRST_GLSN) -> TailingReader:
-        """As `Log.subscribe_lists`, without an end, for a caller that must know up to which position it has seen everything."""
+        """Like `Log.subscribe_lists` without an end, for a caller that must know up to which position it has seen everything."""
         return TailingReader(self._ordered.subscription(GLSN(begin), None, self._timeout_s))
 
     def chunks(
@@ -70,12 +71,12 @@ class Connector:
         cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Part, None]:
-        """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
-        the chunk that they are in. Replicas are asked in turn until each fetch has succeeded or taken `timeout_s`. Trimmed,
-        NotWritten: the range does not exist any more, or not yet.
+        """Yields whole batches of one stream, verified by their checksums: rows (llsn, glsn, count) that cover exactly
+        [llsn_begin, llsn_end), and the chunk that holds them. Replicas are asked in turn until each fetch has succeeded or taken
+        `timeout_s`. Raises Trimmed if the range was trimmed, NotWritten if it is not written yet.
 
-        `cuts`: LLSNs in between where a batch begins, as `measure` returns them, with the bytes up to the next one, so that several
-        fetches can be in flight at once.
+        `cuts`: LLSNs within the range at which a batch begins, as `measure` returns them, with the bytes up to the next one. They
+        allow several concurrent fetches.
         """
         check_position("LLSN", llsn_begin)
         return self._ordered.parts(
@@ -91,14 +92,14 @@ class Connector:
         cuts: Sequence[FetchPoint] = (),
         timeout_s: float | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """As `chunks`, as record batches of about 1 MiB with the columns of `Log.arrow`."""
+        """Like `chunks`, but yields record batches of about 1 MiB with the columns of `Log.arrow`."""
         from varlog.client.arrow import range_batches
 
         parts = self.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
         return range_batches(log_stream, parts)
 
     async def mark(self, *, timeout_s: float | None = None) -> TopicMark:
-        """Newest and newest trimmed position, in one request."""
+        """The newest position and the newest trimmed position, in one request."""
         return await self._ordered.tail(self._limit(timeout_s))
 
     async def measure(
@@ -110,8 +111,8 @@ class Connector:
         *,
         timeout_s: float | None = None,
     ) -> StreamRange:
-        """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
-        into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
+        """The LLSNs of a stream's entries with a position in [begin, end), their size in bytes, and LLSNs that split these bytes
+        into about equal pieces. Raises Trimmed if `begin` is trimmed. `end` must not exceed the tail + 1."""
         return await self._ordered.measure(
             LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max, self._limit(timeout_s)
         )
@@ -119,12 +120,12 @@ class Connector:
     async def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
     ) -> Position:
-        """Where the first entry of a stream is that was appended at or after a time, in microseconds since 1970 UTC; as exact as
-        the appenders' clocks agree. One past the newest entry of the stream, and of the topic, if there is none."""
+        """The position of a stream's first entry that was appended at or after `time_us`, in microseconds since 1970 UTC; as
+        exact as the appenders' clocks. If no such entry exists: one past the newest entry of the stream and of the topic."""
         return await self._ordered.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))
 
     def on_node(self, node: NodeID | int) -> NodeClient:
-        """One storage node alone, and what its own replicas hold: for maintenance of a log, not for reading it."""
+        """A client of a single storage node that reads only that node's replicas: for maintenance of a log, not for reading it."""
         return NodeClient(self._routing, NodeID(node))
 
     # --- Writing --------------------------------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ class Connector:
     def refusal(
         self, size: int, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
     ) -> Overloaded | None:
-        """Why an append of `size` bytes would be refused now, without waiting; None: it may be tried. Unlike all others this may be
-        called in any thread, so that the refusals of a blocking log cost its loop nothing."""
+        """The error with which an append of `size` bytes would be refused without waiting, or None. Unlike the other methods it
+        may be called from any thread, so that refusals of a blocking log do not cost its loop any time."""
         stream = None if log_stream is None else LogStreamID(log_stream)
         return self._appender.refusal(size, stream, self._limit(timeout_s))
 
@@ -146,14 +147,15 @@ class Connector:
         kept: bool = False,
         timeout_s: float | None = None,
     ) -> NamedWriter:
-        """Begin batch number `batch` of a writer that consists of many tasks, or learn how it was begun: the first call fixes the
-        streams (None: those that run now) and where in the log it begins, and every later call gets the same. PreconditionFailed
-        if the writer is at a later batch. `kept`: remembered when finished, until it is forgotten; else among the newest only."""
+        """Begin batch number `batch` of a writer that consists of many tasks, or return how it was begun: the first call fixes
+        the streams (None: those that run now) and where in the log the batch begins, and every later call returns the same.
+        Raises PreconditionFailed if the writer is at a later batch. `kept`: a finished writer is remembered until it is
+        forgotten; otherwise only the newest are."""
         self._ordered.check_primary("a write that is made once")
         return await self._registry.begin_write(name, batch, streams, kept, self._limit(timeout_s))
 
     async def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:
-        """Record that everything of this batch is in the log: `begin_write` then says that it is finished."""
+        """Record that every entry of this batch is in the log: `begin_write` then returns it as finished."""
         return await self._registry.end_write(self._routing.topic.topic, name, batch, self._limit(timeout_s))
 
     async def writers(self, *, timeout_s: float | None = None) -> tuple[NamedWriter, ...]:
@@ -161,14 +163,15 @@ class Connector:
         return await self._registry.writers(self._routing.topic.topic, self._limit(timeout_s))
 
     async def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
-        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
+        """Forget a named writer: a job that uses this name later starts over. Forgetting a name that does not exist does
+        nothing."""
         await self._registry.forget_writer(self._routing.topic.topic, name, self._limit(timeout_s))
 
     # --- About the log --------------------------------------------------------------------------------------------------
 
     @property
     def timeout_s(self) -> float:
-        """The log's timeout, for every call without one of its own."""
+        """The timeout of every call that passes none."""
         return self._timeout_s
 
     async def view(self, *, timeout_s: float | None = None) -> ClusterView:
@@ -180,11 +183,11 @@ class Connector:
         return await self._routing.wait_running(self._limit(timeout_s))
 
     def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have `close` called when the log is closed: what it closes belongs to the log."""
+        """Register `close`, to be awaited when the log is closed: the log owns what it closes."""
         self._owned.append(close)
 
     async def close_owned(self) -> None:
-        """Called by the log at its end."""
+        """Close everything that the log owns. Called by the log when it is closed."""
         while self._owned:
             await self._owned.pop()()
 
@@ -194,28 +197,28 @@ class Connector:
 
 # [R1] TailingReader: an endless subscription that reports how far it has read.
 #
-# Some positions of a sequenced topic hold no entry (JunkPosition). A caller that waited for the entry at the tail could wait for
-# one that never comes; it compares `position` with the tail instead.
+# Some positions of a sequenced topic hold no entry (JunkPosition). A caller that waits for the entry at the tail could wait
+# forever; it compares `position` with the tail instead.
 
 
 class TailingReader:
-    """One endless reading of a topic. Made by `Connector.follow`."""
+    """One endless subscription to a topic. Created by `Connector.follow`."""
 
     def __init__(self, subscription: TopicSubscription) -> None:
         self._subscription = subscription
 
     @property
     def position(self) -> GLSN:
-        """Everything up to here is in the lists returned so far, the last one included."""
+        """The position up to which every entry is in the lists yielded so far, including the last one."""
         return GLSN(self._subscription.next - 1)
 
     def expect(self, glsn: GLSN) -> None:
-        """The caller waits for everything up to `glsn`, which the log's tail has reached: a position whose appender is gone is
-        then filled, although nothing follows it."""
+        """Announce that the caller waits for everything up to `glsn`, which the log's tail has reached. A position whose appender
+        has died is then filled even if nothing follows it."""
         self._subscription.expect(glsn)
 
     async def lists(self) -> AsyncGenerator[list[Entry], None]:
-        """What has arrived, in order; an empty list where only positions without an entry were passed."""
+        """Yields the arrived entries, in order; an empty list if only positions without an entry were passed."""
         async with aclosing(self._subscription.merged_ranges(empty=True)) as ranges:
             async for arrived in ranges:
                 yield entries_in(arrived)

@@ -1,6 +1,6 @@
 """CursorRegistry: named readers and writers in the metadata repository.
 
-Every call may be repeated.
+Every call is idempotent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CursorRegistry:
         return (await self._routing.ask_repository(request, WriterReply, backoff.remaining_s)).writer
 
     async def _streams_now(self, timeout_s: float) -> list[LogStreamID]:
-        """Those that take appends now; where none does, all of them: a write waits until they do."""
+        """The streams that accept appends now; if none does, all of them: the write waits until one does."""
         await self._routing.refresh(timeout_s)
         found = self._routing.running or self._routing.streams
         if not found:

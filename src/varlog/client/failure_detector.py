@@ -10,7 +10,7 @@ from varlog.model.cluster import LogStream
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
 
-# A node is not reported again to the repository before this: others know already.
+# Report a node to the repository at most once in this interval: it has shared the suspicion already.
 SUSPECT_AGAIN_S = 1.0
 
 
@@ -21,15 +21,16 @@ class FailureDetector:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._nodes: DenyList[NodeID] = DenyList()
-        # By epoch: a stream that was sealed and runs again is as good as new.
+        # Keyed by epoch: a stream that was sealed and runs again starts with a clean record.
         self._streams: DenyList[tuple[LogStreamID, Epoch]] = DenyList()
         self._suspects: dict[NodeID, float] = {}
         self._reported: dict[NodeID, float] = {}
-        # There are recent failures. False, as nearly always: nothing need be checked.
+        # Whether any failure is recent. It is nearly always False, and then nothing needs to be checked.
         self.has_suspects = False
 
     def node_failed(self, node: NodeID, why: str, *, refused: bool = False) -> None:
-        """It did not answer, or the connection broke; `refused`: nobody listens there, which is enough by itself."""
+        """Record that a node did not answer, or that its connection broke; `refused`: no process listens there, which is proof
+        enough."""
         now, self.has_suspects = self._loop.time(), True
         self._nodes.failed(node, now, surely=refused)
         if now >= self._reported.get(node, now):
@@ -37,7 +38,7 @@ class FailureDetector:
             self._report(node, why)
 
     def node_erred(self, node: NodeID) -> None:
-        """It answered, and could not do its part: ask others first, but do not suspect it."""
+        """Record that a node answered with an error: ask others first, but do not suspect it."""
         self.has_suspects = True
         self._nodes.failed(node, self._loop.time())
 
@@ -47,7 +48,7 @@ class FailureDetector:
             self._settle()
 
     def stream_failed(self, stream: LogStream, *, surely: bool) -> None:
-        """An append to it failed; `surely`: its primary says that it takes none."""
+        """Record that an append to the stream failed; `surely`: its primary reported that it accepts none."""
         self.has_suspects = True
         self._streams.failed((stream.log_stream, stream.epoch), self._loop.time(), surely=surely)
 
@@ -57,7 +58,7 @@ class FailureDetector:
             self._settle()
 
     def suspected(self, nodes: Sequence[NodeID]) -> bool:
-        """The nodes that others suspect now, by the repository. True: that is news."""
+        """Set the nodes that the repository lists as suspected. Returns True if the list has changed."""
         if tuple(self._suspects) == tuple(nodes):
             return False
         self._suspects = dict.fromkeys(nodes, 0.0)
@@ -65,7 +66,7 @@ class FailureDetector:
         return True
 
     def stream_reopened(self, stream: LogStream) -> None:
-        """It was opened in a new epoch, so its replicas are well again."""
+        """Record that the stream was opened in a new epoch: its replicas work again."""
         for node in stream.replicas:
             self._nodes.succeeded(node)
         self._settle()
@@ -74,13 +75,13 @@ class FailureDetector:
         self.has_suspects = bool(self._suspects or self._nodes or self._streams)
 
     def avoided(self) -> dict[NodeID, float]:
-        """Nodes to ask last."""
+        """The nodes to ask last, each with the time until which that holds."""
         if not (self._nodes or self._suspects):
             return {}
         return self._nodes.denied(self._loop.time()) | self._suspects
 
     def is_suspect(self) -> Callable[[LogStream], bool]:
-        """Whether to append to a stream last."""
+        """Returns a predicate: whether to prefer other streams for an append."""
         nodes = self.avoided()
         streams = self._streams.denied(self._loop.time())
         self._settle()
@@ -106,11 +107,12 @@ class _Record:
 
 
 class DenyList(Generic[K]):
-    """PURE. Nodes, or streams, that failed lately come last, until they succeed or their time is over (R-FAIL-2). Times are the
-    caller's, and only grow. False while there is nothing on it.
+    """PURE. Ranks keys (nodes or streams) that failed recently last, until they succeed or their denial expires (R-FAIL-2). The
+    caller passes the time, which must not decrease. Falsy while the list is empty.
 
-    Failures count within a window; at the threshold the key is denied. When it fails again after its time is over it is denied for
-    twice as long, up to a bound; its first success forgets everything. Denied means last, not never: that is up to the caller."""
+    Failures are counted within a window; at the threshold the key is denied. A key that fails again after its denial expired is
+    denied for twice as long, up to a bound; its first success clears the record. A denied key is meant to be tried last, not never;
+    the caller decides."""
 
     def __init__(self, threshold: int = THRESHOLD) -> None:
         self._threshold = threshold
@@ -120,12 +122,12 @@ class DenyList(Generic[K]):
         return bool(self._records)
 
     def failed(self, key: K, now: float, *, surely: bool = False) -> None:
-        """Count a failure; `surely`: one that leaves no doubt, and is enough by itself."""
+        """Count a failure; `surely`: one conclusive failure is enough to deny the key."""
         self._forget_old(now)
         record = self._records.setdefault(key, _Record())
         record.failures += self._threshold if surely else 1
         record.last_failure = now
-        # What is in flight while it is denied fails too: that is the same failure, seen again.
+        # Requests in flight during a denial fail as well: they are the same failure, seen again.
         if record.failures >= self._threshold and now >= record.denied_until:
             record.denied_until = now + record.next_denial_s
             record.next_denial_s = min(2 * record.next_denial_s, DENIED_S_MAX)
@@ -134,7 +136,7 @@ class DenyList(Generic[K]):
         self._records.pop(key, None)
 
     def denied(self, now: float) -> dict[K, float]:
-        """Who is denied now, and until when."""
+        """The keys that are denied now, each with the end of its denial."""
         self._forget_old(now)
         return {
             key: record.denied_until for key, record in self._records.items() if now < record.denied_until

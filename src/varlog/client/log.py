@@ -1,6 +1,6 @@
 """[A1 R1 Q1] Log: append, read, subscribe, tail and trim of one topic.
 
-These are the methods that an application needs; what engines need is in `log.connector`.
+These are the methods that an application needs. The API for engines is `log.connector`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 
 
 class Log:
-    """One topic of a cluster. Made by `connect_log`; used from one event loop.
+    """One topic of a cluster. Created by `connect_log`; used from one event loop.
 
     Every call ends by its deadline (`timeout_s`, or the log's own). An append is retried until then, across lost connections, seals
     and failovers, and is in the log once however often it was tried (R-ORD-7). An append that raises Rejected is certainly not in
@@ -84,8 +84,8 @@ class Log:
     async def trim(
         self, glsn: GLSN | int, *, respect_readers: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Delete every entry at or below `glsn`, on every replica, forever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
-        nothing deleted, if a named reader has not read that far."""
+        """Delete every entry at or below `glsn`, on every replica, forever (R-TRIM-1). With `respect_readers`, raises
+        ReaderBehind and deletes nothing if a named reader has not read that far."""
         check_position("GLSN", glsn)
         await self._ordered.trim(GLSN(glsn), respect_readers, self._limit(timeout_s))
 
@@ -97,9 +97,9 @@ class Log:
         *,
         timeout_s: float | None = None,
     ) -> IdempotentWriter:
-        """One attempt at a sequence of batches in a log stream, in which each row appears once however many attempts are made,
-        one after the other or at the same time (R-USE-4). `producer` (below 2^63) names the sequence, and all of it is above
-        position `after`: the same for every attempt. `timeout_s`: it fails when it makes no progress for this long."""
+        """One attempt at writing a sequence of batches to a log stream, in which each row appears once, no matter how many
+        attempts are made in sequence or concurrently (R-USE-4). `producer` (below 2^63) names the sequence, all of which lies
+        above position `after`: both are the same for every attempt. The attempt fails if it makes no progress for `timeout_s`."""
         self._ordered.check_primary("an idempotent writer")
         return IdempotentWriter(
             self._routing, LogStreamID(log_stream), ProducerID(producer), GLSN(after), self._limit(timeout_s)
@@ -108,15 +108,15 @@ class Log:
     def positioned_writer(
         self, log_stream: LogStreamID | int, *, timeout_s: float | None = None
     ) -> PositionedWriter:
-        """One attempt at a copy into a log stream, each entry at a given LLSN: for a topic with one log stream and no other
-        appender. Its positions are then those of the source, from the topic's first position on."""
+        """One attempt at copying into a log stream, each entry at a given LLSN: for a topic with one log stream and no other
+        appender. Its positions then equal those of the source, from the topic's first position on."""
         self._ordered.check_primary("a positioned writer")
         return PositionedWriter(self._routing, LogStreamID(log_stream), self._limit(timeout_s))
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
     async def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
-        """The entry at a position. NotWritten if it has none yet, Trimmed if it was trimmed (R-READ-1)."""
+        """The entry at a position. Raises NotWritten if the position has none yet, Trimmed if it was trimmed (R-READ-1)."""
         return await self._ordered.read(GLSN(glsn), self._limit(timeout_s))
 
     async def read_stream(
@@ -126,33 +126,34 @@ class Log:
         return await self._ordered.read_stream(LogStreamID(log_stream), LLSN(llsn), self._limit(timeout_s))
 
     async def tail(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest position; while the log is empty the one before its first, mostly 0. No acknowledged append is above it."""
+        """The newest position, or one below the topic's first position while the log is empty. No acknowledged append is above
+        it."""
         return await self._ordered.newest(self._limit(timeout_s))
 
     async def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest trimmed position; 0 if nothing was trimmed. The oldest entry that can be read is the next one."""
+        """The newest trimmed position, 0 if nothing was trimmed. The next position is the oldest that can be read."""
         return await self._ordered.trimmed(self._limit(timeout_s))
 
     def subscribe(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Entries in total order from `begin` on (None: the oldest that exists), up to but without `end` (None: forever).
+        """Yields entries in total order, from `begin` (None: the oldest that exists) up to but without `end` (None: forever).
 
-        Waits for what is not written yet; continues across reconnects, restarts and new log streams without a skip or a repeat
-        (R-READ-3). Trimmed if the next position is trimmed.
+        Waits for positions that are not written yet; continues across reconnects, restarts and new log streams without a gap or a
+        repetition (R-READ-3). Raises Trimmed if the next position was trimmed.
         """
         return _entries(self._connector.merged_ranges(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[list[Entry], None]:
-        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less work per entry."""
+        """Like `subscribe`, but yields lists of up to about a thousand arrived entries: less work per entry."""
         return _lists(self._connector.merged_ranges(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
+        """Like `subscribe`, but yields record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         from varlog.client.arrow import record_batches
 
         return record_batches(self._connector.merged_ranges(begin, end))
@@ -162,8 +163,8 @@ class Log:
     async def set_reader(
         self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
     ) -> NamedReader:
-        """Record that the reader of this name is done with everything up to `position`: others see how far behind it is, and a
-        trim can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
+        """Record that the reader of this name has processed everything up to `position`: others see how far behind it is, and a
+        trim can respect it. A position below the recorded one is ignored, unless `back` allows it."""
         topic, limit_s = self._routing.topic.topic, self._limit(timeout_s)
         return await self._registry.set_reader(topic, name, GLSN(position), back, limit_s)
 
@@ -172,7 +173,7 @@ class Log:
         return await self._registry.readers(self._routing.topic.topic, self._limit(timeout_s))
 
     async def forget_reader(self, name: str, *, timeout_s: float | None = None) -> None:
-        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
+        """Forget a named reader, so that no trim waits for it. Forgetting a name that does not exist does nothing."""
         await self._registry.forget_reader(self._routing.topic.topic, name, self._limit(timeout_s))
 
     # --- About the log --------------------------------------------------------------------------------------------------
@@ -183,12 +184,12 @@ class Log:
 
     @property
     def streams(self) -> tuple[LogStream, ...]:
-        """The topic's log streams, as of the newest view that was needed."""
+        """The topic's log streams, by the newest view that this client has fetched."""
         return self._routing.streams
 
     @property
     def connector(self) -> Connector:
-        """What engines and tools need: parallel reads of log streams, sizes and times, writers of many tasks."""
+        """The API for engines and tools: parallel reads of log streams, sizes and times, writers that consist of many tasks."""
         return self._connector
 
     @property
@@ -196,7 +197,7 @@ class Log:
         return self._closed
 
     async def close(self) -> None:
-        """End it. Appends that were sent and not answered end in OutcomeUnknown, those that were not sent in NotAccepted."""
+        """Close the log. Appends that were sent and not answered end in OutcomeUnknown, those that were not sent in NotAccepted."""
         if not self._closed:
             self._closed = True
             self._appender.close()

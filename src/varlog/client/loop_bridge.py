@@ -1,7 +1,7 @@
-"""LoopBridge: runs what lives in an event loop for callers in other threads.
+"""LoopBridge: runs coroutines in a loop thread for callers in other threads.
 
-The blocking Log, Admin and BlockingConnector are made of it. Iterators move whole chunks and record batches between the threads,
-never entries, and fetch the next one while the last one is used.
+The blocking Log, Admin and BlockingConnector are built on it. Iterators pass whole chunks and record batches between the threads,
+never single entries, and fetch the next one while the caller uses the last one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """What lives in the loop."""
+    """An object that lives in the loop."""
 
     async def close(self) -> None: ...
 
 
 class LoopBridge:
-    """A loop thread and what lives in it. Both end together: when it is closed, garbage collected, or at exit."""
+    """A loop thread and the object in it. Both end together: on close, on garbage collection, or at exit."""
 
     def __init__(self, thread: LoopThread, inner: Closable) -> None:
         self.thread = thread
-        # Not __del__: at exit that would come after the loop thread has been stopped in its tracks.
+        # Not __del__: at exit it would run after the loop thread was stopped.
         self._ended = weakref.finalize(self, _end, thread, inner)
 
     @property
@@ -37,10 +37,10 @@ class LoopBridge:
 
     def check_open(self) -> None:
         if self.closed:
-            raise Unavailable("it is closed: open or connect again")
+            raise Unavailable("closed: open or connect again")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which runs in the loop."""
+        """Run `work` in the loop and return its result."""
         try:
             self.check_open()
         except Unavailable:
@@ -49,7 +49,7 @@ class LoopBridge:
         return self.thread.run(work)
 
     def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """The items of `source`, which runs in the loop; it is closed there at the end."""
+        """Yield the items of `source`, which runs in the loop and is closed there at the end."""
         feed = _Feed(source)
         coming = None
         try:
@@ -64,12 +64,12 @@ class LoopBridge:
                 self.thread.run(feed.close())
 
     def close(self) -> None:
-        """End both; closing again does nothing."""
+        """Close the object and end the thread; closing again does nothing."""
         self._ended()
 
 
 class _Feed(Generic[T]):
-    """An async generator that is asked by another thread: one request at a time, and closed only between two."""
+    """An async generator driven by another thread: one request at a time, and closed only between two requests."""
 
     def __init__(self, source: AsyncGenerator[T, None]) -> None:
         self._source = source
@@ -86,7 +86,7 @@ class _Feed(Generic[T]):
 
 
 def start(make: Coroutine[Any, Any, T]) -> tuple[LoopThread, T]:
-    """A loop thread, and what `make` made in it; no thread is left behind if that fails."""
+    """Returns a new loop thread and what `make` created in it; if that fails, no thread is left behind."""
     thread = LoopThread("varlog")
     try:
         return thread, thread.run(make)

@@ -1,8 +1,8 @@
 """PURE. Merges the streams of a topic into one order (law 4, R-READ-3).
 
-Rows of fetches in, ranges in GLSN order out. GLSNs are dense, so the stream that has the next one is next: nothing is compared,
-nothing is sorted. Rows may be cut anywhere, come twice, and come in any order between streams; within one stream they must not
-leave a gap.
+It receives the rows of fetches and returns ranges in GLSN order. GLSNs are dense, so the stream that has the next GLSN is next:
+nothing is compared or sorted. Rows may be split anywhere, arrive twice, and arrive in any order between streams; within one stream
+they must not leave a gap.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
 
-# The chunk that is consumed, and the one that is fetched meanwhile.
+# One chunk is consumed while the next one is fetched.
 CHUNKS_PER_STREAM: Final = 2
 
-# `count` entries from this LLSN on are ordered from this GLSN on.
+# `count` entries starting at this LLSN have consecutive positions starting at this GLSN.
 Row = tuple[LLSN, GLSN, int]
 
 
 class MergedRange(NamedTuple):
-    """`length` entries of one stream that follow each other in both orders; `source` is what they were fetched in."""
+    """`length` entries of one stream that are consecutive in both orders; `source` is the fetch result that holds them."""
 
     log_stream: LogStreamID
     glsn: GLSN
     llsn: LLSN
     length: int
     source: object
-    last: bool  # of its source
+    last: bool  # the last range of its source
 
 
 class _Lane:
-    """What is known of one stream, and not taken yet."""
+    """What is known of one stream and not yet consumed."""
 
     __slots__ = ("clear_to", "next_glsn", "next_llsn", "sources", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[MergedRange] = deque()
         self.sources = 0
-        self.next_llsn: LLSN = NO_LLSN  # not known before the first row
+        self.next_llsn: LLSN = NO_LLSN  # unknown before the first row
         self.next_glsn: GLSN = NO_GLSN
         self.clear_to: GLSN = NO_GLSN  # every entry of this stream up to here has been offered
 
 
 class Merge:
-    """The merging of one subscription from `begin` on, up to but without `end`."""
+    """Merges the streams of one subscription, from `begin` up to but without `end`."""
 
     def __init__(self, begin: GLSN, end: GLSN | None = None) -> None:
         self.next = begin
         self.end = end
         self.trimmed: GLSN = NO_GLSN
-        self._newest: GLSN = NO_GLSN  # known to be ordered, in whichever stream
+        self._newest: GLSN = NO_GLSN  # newest position known to be ordered, in any stream
         self._lanes: dict[LogStreamID, _Lane] = {}
         self._heads: dict[GLSN, LogStreamID] = {}
 
@@ -68,7 +68,7 @@ class Merge:
 
     @classmethod
     def starting(cls, begin: GLSN | None, end: GLSN | None, oldest: GLSN) -> Merge:
-        """From `begin`, or else from the oldest entry. Trimmed if what is asked for is gone already."""
+        """A merge from `begin`, or from the oldest entry if None. Raises Trimmed if `begin` is trimmed already."""
         first = oldest if begin is None else begin
         if first < oldest and (end is None or first < end):
             raise Trimmed(first, oldest)
@@ -80,12 +80,12 @@ class Merge:
 
     @property
     def trimmed_under(self) -> bool:
-        """The next position is not here, and will never be."""
+        """Whether the next position was trimmed before it arrived here."""
         return self.next <= self.trimmed and self.next not in self._heads
 
     @property
     def elsewhere(self) -> bool:
-        """The next position is ordered, and no known stream has it: there is a stream that we do not know of."""
+        """Whether the next position is ordered in a stream that is not known here."""
         if self._newest < self.next or self.next in self._heads:
             return False
         return all(lane.waiting or lane.clear_to >= self.next for lane in self._lanes.values())
@@ -94,33 +94,33 @@ class Merge:
         self._lanes.setdefault(log_stream, _Lane())
 
     def cursor(self, log_stream: LogStreamID) -> tuple[LLSN, GLSN]:
-        """Where to fetch from: an LLSN, or (0, a GLSN) as long as the stream's first one is not known."""
+        """Where to fetch from: (LLSN, 0), or (0, GLSN) while the LLSN of the stream's first entry is unknown."""
         lane = self._lanes[log_stream]
         return (lane.next_llsn, NO_GLSN) if lane.next_llsn else (NO_LLSN, self.next)
 
     def sources(self, log_stream: LogStreamID) -> int:
-        """How many fetches of this stream are held and not taken to their end."""
+        """How many fetches of this stream are held and not fully consumed."""
         return self._lanes[log_stream].sources
 
     def offer(self, log_stream: LogStreamID, rows: Sequence[Row], source: object) -> None:
-        """Entries `rows` of a stream, in whatever pieces. ValueError: they leave a gap, or contradict what came before."""
+        """Add entries `rows` of a stream, split in any way. Raises ValueError if they leave a gap or contradict earlier rows."""
         lane = self._lanes[log_stream]
         fresh: list[MergedRange] = []
         next_llsn, next_glsn = lane.next_llsn, lane.next_glsn
         for llsn, glsn, count in rows:
             if next_llsn:
                 if llsn > next_llsn:
-                    raise ValueError(f"log stream {log_stream}: LLSN {llsn} came where {next_llsn} was next")
+                    raise ValueError(f"log stream {log_stream}: LLSN {llsn} arrived, expected {next_llsn}")
                 seen = next_llsn - llsn
                 if seen >= count:
                     continue
                 llsn, glsn, count = LLSN(llsn + seen), GLSN(glsn + seen), count - seen
             if glsn < next_glsn:
                 raise ValueError(
-                    f"log stream {log_stream}: GLSN {glsn} came where {next_glsn} or more was next"
+                    f"log stream {log_stream}: GLSN {glsn} arrived, expected {next_glsn} or more"
                 )
             next_llsn, next_glsn = LLSN(llsn + count), GLSN(glsn + count)
-            before = self.next - glsn  # asked for a position in the future, or in the middle of a batch
+            before = self.next - glsn  # entries before the subscription's next position
             if before >= count:
                 continue
             if before > 0:
@@ -136,7 +136,7 @@ class Merge:
             lane.waiting.extend(fresh)
 
     def offered_up_to(self, log_stream: LogStreamID, glsn: GLSN) -> None:
-        """The stream has nothing at or below `glsn` that was not offered."""
+        """Record that every entry of the stream at or below `glsn` has been offered."""
         lane = self._lanes[log_stream]
         lane.clear_to = max(lane.clear_to, glsn)
         self._newest = max(self._newest, glsn)
@@ -145,7 +145,7 @@ class Merge:
         self.trimmed = max(self.trimmed, glsn)
 
     def pop_ready(self) -> list[MergedRange]:
-        """Everything that goes next, in order; empty while the next position is not here."""
+        """Remove and return all ranges that are next in the order; empty while the next position is missing."""
         taken: list[MergedRange] = []
         heads, lanes = self._heads, self._lanes
         position = self.next
@@ -166,6 +166,6 @@ class Merge:
 
 
 def fetch_bytes(streams: int) -> int:
-    """How much one fetch of a subscription to `streams` streams asks for: all of them together stay below its limit."""
+    """The size of one fetch of a subscription to `streams` streams: all fetches together stay below the subscription's limit."""
     share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_PER_STREAM * max(1, streams))
     return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))

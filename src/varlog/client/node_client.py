@@ -1,4 +1,4 @@
-"""[R2] NodeClient: asks one storage node, and returns what it holds unchecked.
+"""[R2] NodeClient: asks one storage node and returns what it stores, unchecked.
 
 A reader of a log asks any replica and uses only what is intact. An audit needs the opposite: this replica, whatever it returns.
 """
@@ -35,8 +35,8 @@ M = TypeVar("M", bound=Message)
 
 
 class RawBatches(NamedTuple):
-    """Batches back to back, as one replica holds them, and the rows (llsn, glsn, count) that order them. `next_llsn`: where to
-    continue. Without payload: the replica has nothing from there on yet, and ends at `committed_end`."""
+    """Batches back to back, as one replica stores them, and the rows (llsn, glsn, count) that order them. `next_llsn`: where to
+    continue. Without payload: the replica has nothing at or above that LLSN yet, and ends at `committed_end`."""
 
     rows: tuple[tuple[LLSN, GLSN, int], ...]
     next_llsn: LLSN
@@ -45,7 +45,7 @@ class RawBatches(NamedTuple):
 
 
 class NodeClient:
-    """Every call is made once; nothing is checked, and no failure counts against the node. Made by `Connector.on_node`."""
+    """Sends every request once; nothing is checked, and no failure counts against the node. Created by `Connector.on_node`."""
 
     def __init__(self, routing: Routing, node: NodeID) -> None:
         self._routing = routing
@@ -57,13 +57,13 @@ class NodeClient:
     async def measure(
         self, log_stream: LogStreamID | int, begin: GLSN | int, end: GLSN | int, points_max: int = 256
     ) -> StreamRange:
-        """How the node's own replica has the entries with a GLSN in [begin, end)."""
+        """Measures the entries with a GLSN in [begin, end) in the node's own replica."""
         return await self._measure(MeasureRange(LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max))
 
     async def fetch(
         self, log_stream: LogStreamID | int, llsn: LLSN | int, *, bytes_max: int = 0, wait_s: float = 0.0
     ) -> RawBatches:
-        """Batches from `llsn` on, and the rows that order them, as the node's own replica has them."""
+        """Fetches batches from `llsn` on, and the rows that order them, from the node's own replica."""
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)
         request = Fetch(LogStreamID(log_stream), LLSN(llsn), bytes_max=bytes_max, wait_s=wait_s)
         got, payload = await connection.call(request, timeout_s=wait_s + ATTEMPT_S)
@@ -73,21 +73,21 @@ class NodeClient:
     async def measure_unit(
         self, log_stream: LogStreamID | int, epoch: Epoch, begin: LLSN, end: LLSN, points_max: int = 256
     ) -> StreamRange:
-        """How the node's own log unit has LLSNs [begin, end) (sequenced ordering)."""
+        """Measures LLSNs [begin, end) in the node's own log unit (sequenced ordering)."""
         return await self._measure(MeasureUnit(LogStreamID(log_stream), epoch, begin, end, points_max))
 
     async def copy_unit(
         self, log_stream: LogStreamID | int, llsn: LLSN | int, bytes_max: int
     ) -> tuple[LLSN, bytearray]:
-        """Batches from `llsn` on as the node's own log unit has them, holes skipped, and the LLSN to continue at; in any epoch
-        (sequenced ordering)."""
+        """Fetches batches from `llsn` on from the node's own log unit, skipping holes, in any epoch (sequenced ordering). Returns
+        the LLSN to continue at, and the batches."""
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)
         request = CopyUnit(LogStreamID(log_stream), LLSN(llsn), LLSN(LSN_MAX), bytes_max)
         got, payload = await connection.call(request, timeout_s=ATTEMPT_S)
         return expect(got, CopyUnitReply).next_llsn, payload
 
     async def report_damage(self, log_stream: LogStreamID | int, begin: LLSN | int, end: LLSN | int) -> None:
-        """Have the node check the entries [begin, end); what it finds damaged is repaired."""
+        """Make the node check the entries [begin, end); it repairs those that are damaged."""
         await self._ask(CheckEntries(LogStreamID(log_stream), LLSN(begin), LLSN(end)), Done)
 
     async def _measure(self, request: MeasureRange | MeasureUnit) -> StreamRange:
@@ -102,9 +102,9 @@ class NodeClient:
 
 # [R2] DamageReports: reports damaged entries to the node that served them.
 #
-# The node then checks them and has them repaired.
+# The node then checks and repairs them.
 
-# How many reports are in flight at a time; others are dropped: the next read of the damage reports it again.
+# The maximum number of reports in flight; further ones are dropped, because the next read of the damage reports it again.
 REPORTS_MAX = 4
 
 logger = get_logger("client")
@@ -120,14 +120,18 @@ class DamageReports:
     def report(
         self, node: NodeID, log_stream: LogStreamID, begin: LLSN, end: LLSN, error: CorruptBatch
     ) -> None:
-        """Entries [begin, end) came damaged from `node`."""
+        """Report that entries [begin, end) arrived damaged from `node`."""
         key = (node, log_stream, begin)
         if self._routing.closed or key in self._in_flight or len(self._in_flight) >= REPORTS_MAX:
             return
         entries = f"[{begin}, {end})"
         logger.warning(
             logfmt(
-                "a storage node served damage", node=node, log_stream=log_stream, entries=entries, why=error
+                "a storage node served damaged entries",
+                node=node,
+                log_stream=log_stream,
+                entries=entries,
+                why=error,
             )
         )
         self._in_flight[key] = None

@@ -1,6 +1,6 @@
 """OrderedTopic, AppendTransport: the contract of both orderings.
 
-What a Log needs of its topic, whichever way it is ordered. One suite runs on both (tests/conformance/test_log_contract.py).
+They are what a Log needs of a topic of either ordering. One suite tests both (tests/conformance/test_log_contract.py).
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 
 def check_position(kind: str, position: int) -> None:
     if not 1 <= position <= LSN_MAX:
-        raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
+        raise InvalidRequest(f"{position!r} is not a {kind}: positions are 1, 2, 3 …")
 
 
 class AppendTransport(Protocol):
     """Delivers packed batches to the log."""
 
     closed: bool
-    on_stall: Callable[[], None]  # called when something stalls that others could avoid
+    on_stall: Callable[[], None]  # called when a batch stalls and others could avoid its stream
 
     @property
     def stalled(self) -> int:
-        """Batches that are in flight for so long that others should not wait behind them."""
+        """How many batches have been in flight for so long that others should not wait behind them."""
         ...
 
     @property
     def gather_entries_max(self) -> int:
-        """How many single appends may share a batch."""
+        """The maximum number of single appends in one batch."""
         ...
 
     def is_probe_next(self) -> bool:
-        """The next batch that may go anywhere is a probe of a stream that was slow: it should have one entry."""
+        """Whether the next batch with a free choice of stream probes a stream that was slow: it should have a single entry."""
         ...
 
     def streams_free(self) -> int:
-        """How many streams full batches can go to at once."""
+        """How many streams full batches can be sent to concurrently."""
         ...
 
     async def deliver(self, inflight: InflightBatch) -> Position:
-        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        """Returns the position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: it may be."""
         ...
 
 
 class TopicSubscription(Protocol):
-    """One reading of a topic. `next` is the position behind what it gave last."""
+    """One subscription to a topic. `next` is the position after the last one yielded."""
 
     next: GLSN
 
     def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
-        """What follows, in order, in lists; each range's source is a Chunk. `empty`: also a list without any, where nothing but
-        positions without an entry were passed."""
+        """Yields the following ranges, in order, in lists; each range's source is a Chunk. `empty`: also yields an empty
+        list if only positions without an entry were passed."""
         ...
 
     def expect(self, glsn: GLSN) -> None:
-        """A caller knows that everything up to `glsn` was assigned to appenders, and waits for it."""
+        """Announce that everything up to `glsn` was assigned to appenders, and that a caller waits for it."""
         ...
 
 
 class OrderedTopic(Protocol):
-    """One topic, for one client. Every call ends by its deadline."""
+    """One topic, as one client uses it. Every call ends by its deadline."""
 
     @property
     def append_transport(self) -> AppendTransport: ...
@@ -78,11 +78,11 @@ class OrderedTopic(Protocol):
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry: ...
 
     async def tail(self, timeout_s: float) -> TopicMark:
-        """Newest and newest trimmed position; no acknowledged append is above the first."""
+        """The newest position and the newest trimmed position. No acknowledged append is above the former."""
         ...
 
     async def newest(self, timeout_s: float) -> GLSN:
-        """The first of these two alone."""
+        """The newest position alone."""
         ...
 
     async def trimmed(self, timeout_s: float) -> GLSN: ...
@@ -90,7 +90,7 @@ class OrderedTopic(Protocol):
     async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None: ...
 
     def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> TopicSubscription:
-        """Everything from `begin` up to `end`, in order, then what comes."""
+        """A subscription to everything from `begin` up to but without `end`, including what is appended later."""
         ...
 
     def parts(
@@ -104,5 +104,5 @@ class OrderedTopic(Protocol):
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position: ...
 
     def check_primary(self, operation: str) -> None:
-        """Refused where the topic's streams have no primary, which `operation` needs."""
+        """Raise InvalidRequest if the topic's streams have no primary, which `operation` needs."""
         ...

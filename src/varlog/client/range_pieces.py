@@ -1,6 +1,6 @@
 """[R2 Q4] RangePieces: fetches a range of one log stream in overlapping pieces.
 
-Both orderings read ranges by it. The caller gets the parts in order, however the fetches overlap.
+Both orderings read ranges through it. The caller gets the parts in order, however the fetches overlap.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from varlog.model.limits import FETCH_BYTES_MAX, MIB
 from varlog.model.lsn import LLSN
 from varlog.runtime.tasks import Tasks
 
-# One fetch. The rows of single appends to several streams must fit beside it into one answer.
+# The size of one fetch. The commit rows of single appends to several streams must fit into the same response.
 FETCH_BYTES: Final = 2 * MIB
-# How many pieces are fetched at a time, and how many chunks of each wait for the caller.
+# How many pieces are fetched concurrently, and how many chunks of each wait for the caller.
 PIECES_AHEAD: Final = 3
 CHUNKS_AHEAD: Final = 2
 
@@ -28,21 +28,21 @@ _Lane = asyncio.Queue[Part | Exception | None]
 
 
 class RangeSource(Protocol):
-    """What one ordering does to read a range."""
+    """How one ordering reads a range."""
 
     async def open(self) -> None:
-        """UnknownLogStream: the topic has none of this id."""
+        """Raises UnknownLogStream if the topic has no stream of this id."""
         ...
 
     async def fetch(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
-        """Rows from `begin` on, in pieces without a gap, and the chunk that they are in: one fetch of about `size` bytes, tried
-        until a deadline."""
+        """One fetch of about `size` bytes, retried until a deadline. Returns rows from `begin` on, in pieces without a gap, and the
+        chunk that holds them."""
         ...
 
 
 class RangePieces:
-    """One reading of LLSNs [begin, end). `cuts`, if known, say where in between a batch begins, and about how many bytes there are
-    from there to the next cut: then several fetches are in flight at once, one for each."""
+    """One reading of LLSNs [begin, end). `cuts`, if known, are LLSNs in the range at which a batch begins, each with the
+    approximate number of bytes up to the next one; one concurrent fetch is made for each."""
 
     def __init__(
         self, source: RangeSource, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[FetchPoint]
@@ -55,7 +55,8 @@ class RangePieces:
         self._tasks = Tasks("range", lambda name, error: None)
 
     async def parts(self) -> AsyncGenerator[Part, None]:
-        """What the range holds, in order. Trimmed: it was trimmed meanwhile; NotWritten: nothing is written there yet."""
+        """Yields the content of the range, in order. Raises Trimmed if it was trimmed meanwhile, NotWritten if it is not written
+        yet."""
         await self._source.open()
         lanes: deque[_Lane] = deque()
         try:
@@ -79,7 +80,7 @@ class RangePieces:
         return lane
 
     async def _fill(self, lane: _Lane, begin: LLSN, end: LLSN, size: int) -> None:
-        """Fetch a piece that is about `size` bytes long, or, if it is longer than that, in fetches of that size."""
+        """Fetch one piece: in one fetch if it is about `size` bytes, in several fetches of that size if it is longer."""
         left = size
         try:
             while begin < end:

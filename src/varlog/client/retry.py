@@ -29,13 +29,13 @@ class Backoff:
         return self._loop.time() >= self.deadline
 
     def pause_s(self) -> float:
-        """How long to wait before the next try: half fixed, half chance, so that many clients do not come back at once."""
+        """How long to wait before the next try: half fixed, half random, so that many clients do not retry at the same moment."""
         pause = self._next_s * (0.5 + self._entropy.random() / 2)
         self._next_s = min(self._next_s * 2, self._most_s)
         return pause
 
     def restart(self) -> None:
-        """Something changed: the next wait is as short as the first. The deadline stays."""
+        """Reset the pause to its first length, because something changed. The deadline stays."""
         self._next_s = self._first_s
 
     async def wait(self) -> None:

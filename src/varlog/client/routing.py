@@ -27,26 +27,26 @@ from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)
 
-# One try of a call that may be repeated. Longer than any honest answer takes, shorter than a caller's patience.
+# Timeout of one try of an idempotent call. Longer than any healthy response takes, shorter than a caller's timeout.
 ATTEMPT_S = 3.0
 # A long poll of the view while there are subscribers: it is answered immediately when something changes.
 WATCH_S = 20.0
 # A view that is in use is refreshed about this often, even if nothing fails.
 REFRESH_S = 5.0
-# A view of more log streams than this is refreshed less often, by as much: a process may have a log, and a view, for each topic.
+# A view of more log streams than this is refreshed proportionally less often: a process may have a log, and a view, per topic.
 STREAMS_PER_REFRESH = 100
-# A topic that is stopped for longer needs an operator.
+# A topic that stays stopped for longer than this needs an operator.
 STOPPED_S = 3.0
 
 logger = get_logger("client")
 
 
 class Closed(Unavailable):
-    """The client itself was closed: there is nothing to wait for."""
+    """The client itself was closed: waiting is pointless."""
 
 
 class Routing:
-    """What one client knows of the cluster. `topic_name` is the log it is for; "" for administration."""
+    """What one client knows of the cluster. `topic_name` is the topic of its log; "" for administration."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Routing:
         self.view = ClusterView(cluster, 0)
         self.tasks = Tasks("client", self._failed)
         self.turn = environment.entropy.randrange(1 << 16)
-        self.trimmed: GLSN = NO_GLSN  # of the topic, as of the view
+        self.trimmed: GLSN = NO_GLSN  # the topic's newest trimmed position, as of the view
         self.stopped: str = ""  # why the topic is stopped, as of the view
         self.closed = False
         self._cluster = cluster
@@ -91,7 +91,7 @@ class Routing:
         return self.view.streams_of(self.topic.topic)
 
     async def refresh(self, timeout_s: float) -> ClusterView:
-        """The newest view; callers that ask while one is in flight share it."""
+        """Fetch the newest view; concurrent callers share one request."""
         backoff = Backoff(self.environment, timeout_s)
         while True:
             try:
@@ -104,7 +104,7 @@ class Routing:
             await backoff.wait()
 
     def refresh_soon(self) -> None:
-        """Start a refresh unless one is in flight, and do not wait for it."""
+        """Start a refresh unless one is in flight, without waiting for it."""
         if not self.closed:
             _ = self._refresh_task()
 
@@ -137,7 +137,7 @@ class Routing:
         before = {(stream.log_stream, stream.epoch) for stream in self._running}
         topic = view.topic_named(self.topic_name)
         self.view = view
-        self._cached.clear()  # a node may have moved
+        self._cached.clear()  # a node may have a new address
         self._running = running_streams(view, topic.topic) if topic else ()
         self.trimmed = topic.trimmed if topic else NO_GLSN
         self.stopped = topic.stopped if topic else ""
@@ -146,8 +146,8 @@ class Routing:
                 self.failure_detector.stream_reopened(stream)
 
     async def stays_stopped(self, backoff: Backoff) -> bool:
-        """Whether the topic is stopped by a fresh view, and stays so for a moment: the repository may be adopting its order from
-        the nodes right now."""
+        """Whether a fresh view says that the topic is stopped, and this lasts for a moment: the repository may be adopting its
+        order from the nodes right now."""
         loop = asyncio.get_running_loop()
         until = loop.time() + min(STOPPED_S, backoff.remaining_s - TRY_S_MIN)
         while self.stopped:
@@ -160,7 +160,7 @@ class Routing:
         return False
 
     def use(self) -> None:
-        """The view is in use: keep it from growing old unnoticed, as long as that is so."""
+        """Mark the view as in use: it is refreshed periodically as long as it is."""
         self._in_use = True
         if self._keeping_fresh is None and not self.closed:
             self._keeping_fresh = self.tasks.spawn("keep fresh", self._keep_fresh())
@@ -170,7 +170,7 @@ class Routing:
             self._in_use = False
             often = max(1.0, len(self.view.streams) / STREAMS_PER_REFRESH)
             await asyncio.sleep(REFRESH_S * often * (0.5 + self.environment.entropy.random()))
-            if not self._watchers:  # they see every change anyway
+            if not self._watchers:  # watchers receive every change anyway
                 self.refresh_soon()
         self._keeping_fresh = None
 
@@ -190,7 +190,7 @@ class Routing:
         return True
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after every new view, and have new ones arrive soon, until the returned function is called."""
+        """Call `changed` after every new view, and poll for new views, until the returned function is called."""
         key = id(changed)
         self._watchers[key] = changed
         if self._watching is None or self._watching.done():
@@ -213,11 +213,11 @@ class Routing:
             except Unavailable:
                 await asyncio.sleep(backoff.pause_s())
 
-    # --- Who to ask -----------------------------------------------------------------------------------------------------
+    # --- Nodes and connections ------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> tuple[LogStream, ...]:
-        """The topic's streams that take appends."""
+        """The topic's streams that accept appends."""
         return self._running
 
     def address_of(self, node: NodeID) -> str:
@@ -227,7 +227,7 @@ class Routing:
         return found.address
 
     async def connection_to(self, node: NodeID, timeout_s: float) -> Connection:
-        """A connection to a storage node; ConnectionLost(sent=False) if there is none to be had."""
+        """A connection to a storage node. Raises ConnectionLost(sent=False) if none can be established."""
         self.check_open()
         address = self.address_of(node)
         connection = await self._pool.get(address, timeout_s)
@@ -237,19 +237,20 @@ class Routing:
         return connection
 
     def cached_connection(self, node: NodeID) -> Connection | None:
-        """The connection to a storage node if there is one, as there nearly always is: nothing need be waited for."""
+        """The open connection to a storage node, or None. There nearly always is one, and then the caller need not wait."""
         connection = self._cached.get(node)
         return None if connection is None or connection.closed or self.closed else connection
 
     def report_failure(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
-        """A read of this node failed so: others are asked first for a while, and a silence is shared (R-FAIL-2)."""
+        """Record that a read from this node failed: others are asked first for a while, and a silent node is reported
+        (R-FAIL-2)."""
         if isinstance(error, ConnectionLost) or (isinstance(error, CallTimeout) and patient):
             self.failure_detector.node_failed(node, error.what, refused=not error.sent)
         else:
             self.failure_detector.node_erred(node)
 
     def disconnect(self, node: NodeID) -> None:
-        """Nothing comes over the connection to this node any more: the next caller dials again."""
+        """Drop the connection to this node, over which nothing arrives any more: the next caller connects again."""
         found = self.view.node(node)
         if found is not None:
             self.drop(found.address)
@@ -262,7 +263,7 @@ class Routing:
             _ = self.tasks.spawn("suspect", self._report_suspicion(node, why))
 
     async def _report_suspicion(self, node: NodeID, why: str) -> None:
-        with contextlib.suppress(VarlogError):  # a hint: without it others find out by themselves
+        with contextlib.suppress(VarlogError):  # only a hint: other clients detect the failure themselves
             expect(await self.repository.call(Suspect(node, why), timeout_s=ATTEMPT_S), Done)
 
     # --- The repository and the manager -----------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class Routing:
     async def ask_repository(
         self, request: Message, answer: type[M], timeout_s: float, attempt_s: float = ATTEMPT_S
     ) -> M:
-        """One call that may be repeated without harm, tried again until its deadline while the repository is away."""
+        """Send an idempotent request, retried until its deadline while the repository is unreachable."""
         backoff = Backoff(self.environment, timeout_s)
         while True:
             try:
@@ -284,20 +285,20 @@ class Routing:
             await backoff.wait()
 
     async def ask_once(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
-        """One try, the dialling included, within `timeout_s`."""
+        """One try, including the connection setup, within `timeout_s`."""
         self.check_open()
         got, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return expect(got, answer)
 
     async def tail(self, timeout_s: float) -> TopicMark:
-        """Newest ordered and newest trimmed position, as the repository has it: no acknowledged append is above it."""
+        """The newest ordered and the newest trimmed position of the repository: no acknowledged append is above the former."""
         topic = self.topic.topic
         tail = await self.ask_repository(GetTail(topic), GetTailReply, timeout_s)
         return TopicMark(topic, tail.high_watermark, tail.trimmed)
 
     def _silent(self, timeout_s: float, error: BaseException) -> Unavailable:
         return Unavailable(
-            f"the metadata repository at {self.repository} gave no answer within {timeout_s:g} s"
+            f"the metadata repository at {self.repository} did not answer within {timeout_s:g} s"
             + (f": {error}" if str(error) else "")
         )
 
@@ -318,7 +319,7 @@ class Routing:
 
 
 def expect(answer: Message, kind: type[M]) -> M:
-    """The answer, if it is of the kind that the request promises: a peer's answer is checked, not trusted."""
+    """Returns the answer if it has the type that the request promises: a peer's answer is checked, not trusted."""
     if not isinstance(answer, kind):
         raise Unavailable(f"expected {kind.__name__}, got {type(answer).__name__}")
     return answer

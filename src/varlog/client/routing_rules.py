@@ -9,20 +9,20 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 
 
 def running_streams(view: ClusterView, topic: TopicID) -> tuple[LogStream, ...]:
-    """The streams that take appends, as far as the view knows."""
+    """The streams that accept appends, as far as the view knows."""
     return tuple(stream for stream in view.streams_of(topic) if stream.state is StreamState.RUNNING)
 
 
 def preferred(
     streams: Sequence[LogStream], tried: Container[LogStreamID], doubtful: Callable[[LogStream], bool]
 ) -> Sequence[LogStream]:
-    """The streams to choose from for the next try: those that were not tried yet, of these the ones without a doubt."""
+    """The candidates for the next try: streams that were not tried yet, and of these the ones that are not doubtful, if any."""
     untried = [stream for stream in streams if stream.log_stream not in tried] or streams
     return [stream for stream in untried if not doubtful(stream)] or untried
 
 
 def in_turn(replicas: Sequence[NodeID], turn: int, shunned: Container[NodeID]) -> list[NodeID]:
-    """All replicas, beginning at `turn`; those that failed lately come last, but they come."""
+    """All replicas, starting at `turn`; those that failed recently come last."""
     start = turn % len(replicas) if replicas else 0
     rotated = [*replicas[start:], *replicas[:start]]
     return sorted(rotated, key=lambda node: node in shunned)
@@ -31,7 +31,7 @@ def in_turn(replicas: Sequence[NodeID], turn: int, shunned: Container[NodeID]) -
 def cover(
     view: ClusterView, topic: TopicID, turn: int, shunned: Container[NodeID]
 ) -> dict[NodeID, list[LogStreamID]] | None:
-    """Few nodes that together hold every stream of the topic, and for which streams each is asked. None: it cannot be done."""
+    """A small set of nodes that together store every stream of the topic, with the streams to ask each for. None: there is none."""
     uncovered = {stream.log_stream: stream for stream in view.streams_of(topic)}
     chosen: dict[NodeID, list[LogStreamID]] = {}
     while uncovered:

@@ -215,7 +215,7 @@ def test_the_tail_is_the_repository_s_word() -> None:
             await log.append(b"x")
             assert await log.tail() == GLSN(1)
             await cluster.stop("repository")
-            with pytest.raises(Unavailable, match="the metadata repository at repository gave no answer"):
+            with pytest.raises(Unavailable, match="the metadata repository at repository did not answer"):
                 await log.tail(timeout_s=0.05)
             waiting = asyncio.create_task(log.tail())
             await cluster.start("repository")

@@ -357,7 +357,7 @@ def test_when_nothing_gets_on_for_too_long_it_fails_for_good_and_says_how_to_go_
                 cluster.seal(ONE)
                 await log.connector.view()
             kind = OutcomeUnknown if sent else NotAccepted
-            with pytest.raises(kind, match="Written again, from its beginning, it continues"):
+            with pytest.raises(kind, match="Write it again from its beginning: it continues"):
                 await write(chain, ROWS)
             with pytest.raises(kind):
                 await chain.finish()

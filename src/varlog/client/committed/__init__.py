@@ -1,1 +1,1 @@
-"""A client of committed topics: storage nodes write, the repository orders."""
+"""Client of committed topics: storage nodes write, the repository orders."""

@@ -1,7 +1,7 @@
 """[R2] Fetcher: fetches one log stream from its replicas, in turn.
 
-Those that failed come last. What is fetched is checked, and damage is reported. It decides which node to ask, never what to ask
-for: its user knows its position, and a try that failed returns nothing.
+Replicas that failed come last. What is fetched is verified, and damage is reported. A Fetcher decides which node to ask, never what
+to ask for: its user tracks the position, and a failed try returns nothing.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from varlog.runtime.logging import get_logger, logfmt
 
 T = TypeVar("T")
 
-# What came: the answer, and its batches if there are any. A VarlogError says that it cannot be used.
+# Converts a response, with its batches if it has any, to the result. Raises VarlogError if it cannot be used.
 Accept = Callable[[FetchReply, Chunk | None], T]
 
 logger = get_logger("client")
 
 
 class Fetcher:
-    """The fetches of one stream, for one reading of it."""
+    """The fetches of one stream, for one reader."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, reports: DamageReports) -> None:
         self.log_stream = log_stream
-        self.trouble: VarlogError | None = None  # why the newest try failed
+        self.trouble: VarlogError | None = None  # why the latest try failed
         self._routing = routing
         self._reports = reports
         self._turn = routing.turn
         self._backoff = Backoff(routing.environment, 0.0)
         self._failures = 0
-        self._damaged = False  # the last fetch brought damage
+        self._damaged = False  # the last fetch returned damaged batches
         self._waits: dict[int, tuple[LogStream, NodeID, asyncio.Timeout]] = {}
 
     async def fetch(self, request: Fetch, take: Accept[T]) -> T | None:
-        """Ask one replica once: what `take` makes of its answer. None: it failed, or had better not be waited for; ask again, and
-        the next one is asked. Trimmed is raised."""
+        """Ask one replica once and return what `take` makes of its response. None: the replica failed, or should not be waited for;
+        the next call asks the next replica. Raises Trimmed."""
         stream = self._routing.view.stream(self.log_stream)
         replicas = stream.replicas if stream is not None else ()
         node = next(iter(in_turn(replicas, self._turn, self._routing.failure_detector.avoided())), None)
@@ -63,9 +63,9 @@ class Fetcher:
         return taken
 
     async def ask(self, node: NodeID, request: Fetch) -> tuple[FetchReply, Chunk | None]:
-        """What this node answers, if every checksum is right. Nothing is held against it."""
+        """The response of this node, if every checksum is correct. A failure is not counted against the node."""
         if self._damaged:
-            # One batch at a time: two replicas may be damaged near each other, and only together have everything.
+            # Fetch one batch at a time: two replicas may be damaged near each other, and only together have everything.
             request = Fetch(request.log_stream, request.llsn, request.glsn, 1, request.wait_s)
         connection = await self._routing.connection_to(node, ATTEMPT_S)
         got, payload = await connection.call(request, timeout_s=request.wait_s + ATTEMPT_S)
@@ -73,11 +73,11 @@ class Fetcher:
         return fetched, self._checked(node, fetched, payload) if fetched.rows else None
 
     async def pause(self) -> None:
-        """Before the same is asked again."""
+        """Wait before the same request is sent again."""
         await asyncio.sleep(self._backoff.pause_s())
 
     def leave_worse(self) -> None:
-        """Do not wait for replicas that left their stream, or were overtaken by a seal, or are suspected: others may have more."""
+        """Stop waiting for replicas that left their stream, missed a seal, or are suspected: others may have more."""
         avoided = self._routing.failure_detector.avoided()
         stream = self._routing.view.stream(self.log_stream)
         for asked, node, patience in list(self._waits.values()):
@@ -92,7 +92,7 @@ class Fetcher:
     async def _ask_while_good(
         self, stream: LogStream, node: NodeID, request: Fetch, take: Accept[T]
     ) -> T | None:
-        """Ask once, unless the view says meanwhile that another replica had better be asked."""
+        """Ask once; give up if a new view shows that another replica should be asked instead."""
         try:
             async with asyncio.timeout(None) as patience:
                 self._waits[id(patience)] = (stream, node, patience)
@@ -106,11 +106,12 @@ class Fetcher:
         taken = take(fetched, chunk)
         self._routing.failure_detector.node_answered(node)
         if chunk is None:
-            self._turn += 1  # it has nothing: another one may have more
+            self._turn += 1  # this replica has nothing: another one may have more
         return taken
 
     def _checked(self, node: NodeID, fetched: FetchReply, payload: bytearray) -> Chunk:
-        """What came, if every checksum is right. If not, nothing of it is used, and it is reported to the node."""
+        """The received batches, if every checksum is correct. Otherwise none of them is used, and the damage is reported to the
+        node."""
         first, _, _ = fetched.rows[0]
         last, _, count = fetched.rows[-1]
         try:
@@ -130,7 +131,7 @@ class Fetcher:
         self._turn += 1
         self._failures += 1
         if isinstance(error, CorruptBatch):
-            self._damaged = True  # not held against the node: the rest of what it has is sound
+            self._damaged = True  # not counted against the node: its other entries are intact
         elif node is not None:
             self._routing.report_failure(node, error)
         logger.debug(logfmt("fetch failed", log_stream=self.log_stream, node=node, error=error))

@@ -1,7 +1,7 @@
 """[R2] RangeReader, RangeQueries: reads and measures a range of one log stream.
 
-For readers of one stream that need no merge: Spark tasks, idempotent writers. What is returned is dense in LLSN, and every entry
-has its position in the topic's order: an answer with a gap, or one that contradicts itself, is not used.
+For readers of one stream that need no merge: Spark tasks, idempotent writers. The result is dense in LLSN, and every entry has its
+position in the topic's order. A response with a gap, or one that contradicts itself, is discarded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from varlog.rpc.messages import (
     Message,
 )
 
-# How long a replica that is behind its primary is waited for.
+# How long to wait for a replica that lags behind its primary.
 WAIT_S: Final = 1.0
 
 
@@ -61,12 +61,12 @@ class RangeReader:
         return self._pieces.parts()
 
     async def open(self) -> None:
-        """UnknownLogStream: the topic has none of this id."""
+        """Raises UnknownLogStream if the topic has no stream of this id."""
         await RangeQueries(self._routing).stream(self._log_stream, self._timeout_s)
         self._fetcher = Fetcher(self._routing, self._log_stream, DamageReports(self._routing))
 
     async def fetch(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
-        """From any replica, until the deadline."""
+        """Fetch from any replica, until the deadline."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
         while True:
@@ -84,7 +84,7 @@ class RangeReader:
                 )
 
     async def _check_written(self, llsn: LLSN, timeout_s: float) -> None:
-        """NotWritten if nothing is there: only the primary knows that, and only while its epoch is the newest."""
+        """Raise NotWritten if the LLSN is not written: only the primary knows that, and only while its epoch is the newest."""
         stream = self._routing.view.stream(self._log_stream)
         if stream is None:
             return
@@ -98,7 +98,7 @@ class RangeReader:
             raise NotWritten(llsn, fetched.committed_end - 1)
 
     def _part(self, fetched: FetchReply, chunk: Chunk | None, begin: LLSN, end: LLSN) -> Part | None:
-        """What came, cut to [begin, end); None if nothing did. Unavailable: it contradicts itself."""
+        """The response cut to [begin, end), or None if it is empty. Raises Unavailable if it contradicts itself."""
         rows = fetched.rows
         if chunk is None:
             return None
@@ -122,7 +122,7 @@ M = TypeVar("M", bound=Message)
 
 
 class RangeQueries:
-    """Queries of one client about one topic's streams. Any replica can answer; the answer of one that lacks entries is not used."""
+    """Queries of one client about the streams of one topic. Any replica can answer; a replica that lacks entries is skipped."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -140,7 +140,8 @@ class RangeQueries:
         return Position(found.glsn, found.llsn, log_stream)
 
     async def stream(self, log_stream: LogStreamID, timeout_s: float) -> LogStream:
-        """The stream, by a fresh view if the old one does not have it. UnknownLogStream: the topic has none of this id."""
+        """The stream, by a fresh view if the cached one does not contain it. Raises UnknownLogStream if the topic has no such
+        stream."""
         for fresh in (False, True):
             if fresh:
                 await self._routing.refresh(timeout_s)
@@ -157,7 +158,7 @@ class RangeQueries:
         good: Callable[[M], bool],
         timeout_s: float,
     ) -> M:
-        """The first good answer of the replicas, asked in turn until the deadline."""
+        """The first usable response of the replicas, asked in turn until the deadline."""
         backoff = Backoff(self._routing.environment, timeout_s)
         trouble = "its replicas do not have all of it yet"
         while True:

@@ -1,6 +1,6 @@
 """[R2] Reader: point reads by GLSN, or by stream and LLSN (R-READ-1, R-READ-4).
 
-Asks any replica, and the next one if that fails.
+It asks any replica, and the next one if that fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from varlog.runtime.logging import get_logger, logfmt
 
 # How long a node that lags behind the repository may take to learn of an ordered position.
 BEHIND_S = 1.0
-# A shorter wait than this does not count as a failure of the node.
+# A wait shorter than this does not count as a failure of the node.
 PATIENT_S = 0.5
 
 logger = get_logger("client")
@@ -47,7 +47,7 @@ class Reader:
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         check_position("GLSN", glsn)
         backoff = Backoff(self._routing.environment, timeout_s)
-        wait_s, trouble = 0.0, "no storage node holds all of the topic"
+        wait_s, trouble = 0.0, "no set of storage nodes covers the topic"
         failed: dict[NodeID, float] = {}
         while True:
             self._routing.check_open()
@@ -69,7 +69,7 @@ class Reader:
             if behind:
                 tail = await self._routing.tail(backoff.remaining_s)
                 if glsn > tail.high_watermark:
-                    if self._routing.stopped:  # another node may know a newer position
+                    if self._routing.stopped:  # an unreachable node may know a newer position
                         raise Unavailable(
                             f"position {glsn} is above the newest known one, {tail.high_watermark}, and "
                             f"{TopicStopped(self._routing.topic_name, self._routing.stopped)}"
@@ -79,7 +79,7 @@ class Reader:
             if backoff.spent:
                 raise Unavailable(f"position {glsn} could not be read within {timeout_s:g} s: {trouble}")
             if nodes is None or not (behind or failed):
-                # All failed, or all say that another node has it: the view is old.
+                # All nodes failed, or each of them lacks the stream with this position: the view is old.
                 failed.clear()
                 self._routing.refresh_soon()
                 await backoff.wait()
@@ -105,11 +105,12 @@ class Reader:
                     return answer
                 if isinstance(answer, Trimmed):
                     raise answer
-                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it does not exist.
+                # Only the primary knows everything that it acknowledged; a lagging backup cannot prove that an entry does not
+                # exist.
                 if isinstance(answer, NotWritten) and node == stream.primary:
                     if await self._is_newest(stream, backoff):
                         raise answer
-                    break  # it was the primary once: ask those of today
+                    break  # it is no longer the primary: ask the current replicas
                 if answer is not None:
                     trouble = str(answer)
             if backoff.spent:
@@ -120,24 +121,27 @@ class Reader:
             await backoff.wait()
 
     async def _is_newest(self, stream: LogStream, backoff: Backoff) -> bool:
-        """The repository knows of no newer epoch of the stream, so nobody else can have acknowledged anything in it."""
+        """Whether the repository knows no newer epoch of the stream, so that no other primary can have acknowledged anything in
+        it."""
         view = await self._routing.refresh(backoff.remaining_s)
         now = view.stream(stream.log_stream)
         return now is not None and now.epoch == stream.epoch
 
     def _cover(self, topic: TopicID, failed: dict[NodeID, float]) -> dict[NodeID, list[LogStreamID]] | None:
-        """Whom to ask: none that failed for this read, and none that failed others lately unless it cannot be helped."""
+        """The nodes to ask: none that failed for this read, and, if possible, none that failed recently for other reads."""
         view, turn = self._routing.view, self._routing.turn
         return cover(view, topic, turn, self._routing.failure_detector.avoided() | failed) or cover(
             view, topic, turn, failed
         )
 
     async def _ask(self, node: NodeID, request: ReadAt, backoff: Backoff) -> Entry | VarlogError | None:
-        """What one node says: the entry, its error, or None where the position is in a stream that it does not hold."""
+        """The entry, or the error of the node, or None if the position is in a stream that the node does not store."""
         attempt_s = min(backoff.remaining_s, ATTEMPT_S)
         try:
             connection = await self._routing.connection_to(node, attempt_s)
-            answer_s = min(request.wait_s + attempt_s, backoff.remaining_s)  # dialling took its share
+            answer_s = min(
+                request.wait_s + attempt_s, backoff.remaining_s
+            )  # connecting took some of the time
             got, payload = await connection.call(request, timeout_s=answer_s)
             found = expect(got, ReadAtReply)
             entry = _entry(found, payload, request) if found.found else None
@@ -149,24 +153,26 @@ class Reader:
             if isinstance(error, CorruptBatch):
                 self._report_damage(
                     node, request, error
-                )  # not held against the node: the rest of what it has is sound
+                )  # not counted against the node: its other entries are intact
             else:
                 self._routing.report_failure(node, error, patient=attempt_s >= PATIENT_S)
             return error
 
     def _report_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
-        """By LLSN only: a node that was asked by GLSN has checked what it found, and knows already."""
+        """Report damage, if the request was by LLSN: a node that was asked by GLSN has checked the entry, and knows already."""
         if request.log_stream:
             self._reports.report(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
         else:
-            logger.warning(logfmt("a storage node has damage", node=node, position=request.glsn, why=error))
+            logger.warning(
+                logfmt("a storage node has a damaged entry", node=node, position=request.glsn, why=error)
+            )
 
 
 def _entry(found: ReadAtReply, payload: bytearray, request: ReadAt) -> Entry:
     chunk = Chunk(payload)
     if chunk.end_llsn - chunk.first_llsn != 1:
-        raise CorruptBatch("one entry was asked for, and more came")
+        raise CorruptBatch("requested one entry, received several")
     entry = chunk.entries(found.log_stream, found.glsn, chunk.first_llsn, 1)[0]
     if (entry.glsn != request.glsn and request.glsn) or (entry.llsn != request.llsn and request.llsn):
-        raise CorruptBatch(f"another entry came than the one asked for: {entry.position}")
+        raise CorruptBatch(f"received an entry other than the requested one: {entry.position}")
     return entry

@@ -1,8 +1,8 @@
 """[A2] BatchSender: delivers one batch to a primary and resolves its outcome.
 
 A batch moves to another log stream only once it is known not to be in the log (law 10). A try without an answer leaves its outcome
-open. The outcome is resolved before anything else is done with the batch (R-ORD-7): see append_rules. So an append ends as its
-position, as a certain no, or, if the outcome is not known before its deadline, as OutcomeUnknown.
+unknown. The outcome is resolved before anything else is done with the batch (R-ORD-7): see append_rules. So an append ends with its
+position, with a certain rejection, or, if the outcome is not known before its deadline, with OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 
-# A request without an answer for so long says that its stream is stuck: new batches go elsewhere if they can.
+# A stream with a request unanswered for this long is stalled: new batches go to other streams if they can.
 SLOW_S = 0.5
-# More than this is too much: a connection can be dead without a sign. The same batch is then sent again.
+# Timeout of one try: a connection can be dead without any sign. The same batch is then sent again.
 TRY_S_MAX = 3.0
 DIAL_S = 1.0
-# One replica is asked for so long what became of a batch; then the next one.
+# How long to wait for one replica to resolve the outcome of a batch, before the next one is asked.
 ASK_S = 1.0
 
 
 class BatchSender:
-    """Delivers batches. Knows which streams are stuck, and spreads what may go anywhere."""
+    """Delivers batches. Tracks which streams are stalled, and distributes the batches that have no chosen stream."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self._failure_detector = routing.failure_detector
         self._stalled = StalledAppends(routing)
         self._costs = StreamCosts()
-        self._newest: dict[LogStreamID, LLSN] = {}  # acknowledged to us, by stream
-        self._tail: GLSN = NO_GLSN  # the newest position that we know of
+        self._newest: dict[LogStreamID, LLSN] = {}  # newest LLSN acknowledged to this client, per stream
+        self._tail: GLSN = NO_GLSN  # the newest known position
         self._learning_tail = False
-        # Sent and not answered: up to a connection's write limit there is room in it, and a batch leaves without waiting for any.
+        # Bytes sent and not answered: below a connection's write limit there is space, and a batch is sent without waiting.
         self._out_bytes = 0
         self._answered_at: dict[NodeID, float] = {}
         self._turn = routing.turn
@@ -79,7 +79,7 @@ class BatchSender:
 
     @property
     def stalled(self) -> int:
-        """Batches that are out too long, or in too slow a stream, for others to wait behind them."""
+        """How many batches have been in flight too long, or are in too slow a stream, for others to wait behind them."""
         return len(self._stalled) + sum(
             self._costs.in_flight(log_stream)
             for log_stream in self._slow_streams()
@@ -91,7 +91,7 @@ class BatchSender:
         return self._costs.slow(running, self._loop.time()) if len(running) > 1 else []
 
     def streams_free(self) -> int:
-        """Running streams with nothing stuck in them, and not slow."""
+        """How many running streams are neither stalled nor slow."""
         slow = self._slow_streams()
         if not self._stalled and not slow:
             return len(self._routing.running)
@@ -101,7 +101,7 @@ class BatchSender:
         )
 
     def is_probe_next(self) -> bool:
-        """The next batch would go to a stream whose newest answer was slow, although there are others."""
+        """Whether the next batch would go to a stream whose latest answer was slow, although there are others."""
         streams: Sequence[LogStream] = self._routing.running
         if len(streams) < 2 or not self._costs.suspects:
             return False
@@ -111,14 +111,14 @@ class BatchSender:
         return stream.log_stream in self._costs.suspects
 
     async def deliver(self, inflight: InflightBatch) -> Position:
-        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        """Returns the position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: it may be."""
         self._routing.use()
         if not self._learning_tail:
             self._learning_tail = True
             _ = self._routing.tasks.spawn("learn tail", self._learn_tail())
         backoff = Backoff(self._routing.environment, inflight.timeout_s)
         try:
-            # A try with no time left for its answer would turn a certain no into an unknown.
+            # A try without enough time for an answer would turn a certain rejection into an unknown outcome.
             while not (self.closed or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
                 if self._routing.stopped and await self._routing.stays_stopped(backoff):
                     raise stopped(inflight, self._routing.topic_name, self._routing.stopped)
@@ -133,11 +133,12 @@ class BatchSender:
             self._stalled.release(inflight)
 
     async def _learn_tail(self) -> None:
-        """What is sent from now on comes after this: without it an unknown outcome would be searched for in the whole log."""
+        """Fetch the tail. Later batches get positions above it; without it, an unknown outcome would be searched for in the whole
+        log."""
         with contextlib.suppress(VarlogError):
             self._tail = max(self._tail, (await self._routing.tail(DIAL_S)).high_watermark)
 
-    # --- A batch that is certainly not in the log: send it somewhere ----------------------------------------------------------
+    # --- A batch that is certainly not in the log: send it to a stream --------------------------------------------------------
 
     async def _send(self, inflight: InflightBatch, backoff: Backoff) -> Position | None:
         stream = self._pick(inflight)
@@ -163,7 +164,7 @@ class BatchSender:
         return None
 
     def _classify(self, stream: LogStream, inflight: InflightBatch, error: VarlogError) -> None:
-        """Raise what is final; remember what allows another try, or that the outcome is open."""
+        """Raise a final error; otherwise record whether another try is allowed or the outcome is unknown."""
         sent = inflight.sent and (error.sent if isinstance(error, ConnectionLost | CallTimeout) else True)
         kind = classify(error, sent=sent)
         if kind is ErrorClass.REFUSED:
@@ -176,17 +177,18 @@ class BatchSender:
             self._nowhere(inflight)
 
     def _nowhere(self, inflight: InflightBatch) -> None:
-        """The batch is certainly not in the log."""
+        """Record that the batch is certainly not in the log."""
         self._stalled.release(inflight)
         if inflight.attempt is not None:
             inflight.attempt = None
             if inflight.on_nowhere is not None:
                 inflight.on_nowhere(inflight)
 
-    # --- A batch whose outcome is open: find it out ---------------------------------------------------------------------------
+    # --- A batch whose outcome is unknown: resolve it -------------------------------------------------------------------------
 
     async def _find_out(self, inflight: InflightBatch, attempt: Attempt, backoff: Backoff) -> Position | None:
-        """One step. None: not known yet, or known to be nowhere: then no attempt is open any more."""
+        """One step. Returns None if the outcome is still unknown, or if the batch is not in the log: then no attempt is open any
+        more."""
         stream = self._routing.view.stream(attempt.log_stream)
         step = resolve_step(attempt, stream)
         if stream is None:
@@ -198,7 +200,8 @@ class BatchSender:
                 try:
                     return await self._try(stream, inflight, attempt, backoff, again=True)
                 except (Sealed, StaleEpoch, ConnectionLost):
-                    # It says nothing of the first try, but the epoch may be over and our view old: the replicas know.
+                    # The refusal proves nothing about the first try, but the epoch may have ended and the view be old: ask the
+                    # replicas.
                     step = ResolveStep.ASK
             if step is ResolveStep.ASK:
                 return await self._ask(stream, inflight, attempt, backoff)
@@ -211,7 +214,8 @@ class BatchSender:
     async def _ask(
         self, stream: LogStream, inflight: InflightBatch, attempt: Attempt, backoff: Backoff
     ) -> Position | None:
-        """What the first replica that can say says became of the batch. None: nowhere."""
+        """Ask the replicas for the outcome of the batch. Returns its position by the first one that knows, or None: it is not in
+        the log."""
         header = parse_header(inflight.batch, signed=False)
         request = FindAppend(
             attempt.log_stream,
@@ -257,15 +261,13 @@ class BatchSender:
         if inflight.dropped:
             raise NotAccepted("nobody waits for it any more")
         inflight.attempt = attempt
-        # A batch that may be there already is not refused for being late: that would not say what became of it.
+        # A batch that may be in the log already must not be refused for being late: that would not resolve its outcome.
         within_ms = 0 if again else int(1000 * backoff.remaining_s)
         request = Append(
             attempt.log_stream, attempt.epoch, again, attempt.min_llsn, attempt.min_glsn, within_ms=within_ms
         )
         try:
-            with (
-                CancellableWait() as patience
-            ):  # it ends only the wait for an epoch that is over: see StalledAppends
+            with CancellableWait() as patience:  # ended only if the epoch is over: see StalledAppends
                 answer = await self._call(node, connection, request, inflight, backoff, patience)
         except TimeoutError:
             raise Unavailable(f"epoch {attempt.epoch} of log stream {attempt.log_stream} is over") from None
@@ -273,7 +275,7 @@ class BatchSender:
         return self._acknowledged(attempt.log_stream, answer.glsn, answer.llsn)
 
     async def _reach(self, node: NodeID, backoff: Backoff) -> Connection:
-        """A connection with room for a batch. ConnectionLost, not sent: there is none in time."""
+        """A connection with space for a batch. Raises ConnectionLost(sent=False) if there is none in time."""
         dial_s = min(backoff.remaining_s, DIAL_S)
         try:
             async with asyncio.timeout(dial_s):
@@ -281,7 +283,7 @@ class BatchSender:
                 await connection.wait_writable()
                 return connection
         except TimeoutError:
-            self._failure_detector.node_failed(node, "it cannot be reached in time")
+            self._failure_detector.node_failed(node, "it could not be reached in time")
             raise ConnectionLost(f"node {node} could not be reached in time", False) from None
         except ConnectionLost as error:
             self._failure_detector.node_failed(node, error.what, refused=True)
@@ -331,7 +333,7 @@ class BatchSender:
         self._failure_detector.node_answered(node)
 
     def _failed(self, node: NodeID, error: VarlogError, began: float, limit_s: float) -> None:
-        """A call ended without what was asked for. An impatient caller's deadline says nothing of the node."""
+        """A call failed. If the deadline was short, the failure proves nothing about the node."""
         if isinstance(error, ConnectionLost):
             self._failure_detector.node_failed(node, error.what, refused=not error.sent)
         elif not isinstance(error, CallTimeout):
@@ -366,7 +368,7 @@ class BatchSender:
         return self._costs.cheapest(streams, self._turn, self._loop.time())
 
     def _trusted(self, streams: Sequence[LogStream], tried: Collection[LogStreamID]) -> Sequence[LogStream]:
-        """Those that were not tried yet and with nothing against them, if there are any."""
+        """The streams that were not tried yet and are not suspected, if there are any."""
         doubted = self._failure_detector.is_suspect()
         return preferred(streams, tried, lambda stream: stream.log_stream in self._stalled or doubted(stream))
 
@@ -380,7 +382,7 @@ class BatchSender:
         raise UnknownLogStream(inflight.chosen or LogStreamID(0))
 
     def _another(self, inflight: InflightBatch) -> bool:
-        """Some running stream has not been tried since the last pause."""
+        """Whether some running stream has not been tried since the last pause."""
         if inflight.chosen is not None:
             return False
         return any(stream.log_stream not in inflight.tried for stream in self._routing.running)

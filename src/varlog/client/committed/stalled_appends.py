@@ -1,6 +1,6 @@
 """[A2] StalledAppends: batches that make no progress.
 
-While there are any the view is watched; a call whose epoch is over is not waited for.
+While there are any, the view is watched, and a call whose epoch has ended is not waited for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from varlog.client.append_rules import InflightBatch, ResolveStep, resolve_step
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 
-# The view is watched so long beyond the last trouble: it seldom comes alone.
+# How long the view is watched after the last stall: failures tend to come in groups.
 LINGER_S = 2.0
 
 
 class CancellableWait:
-    """A wait that another may end: then TimeoutError is raised where it is made. As asyncio.timeout(None), without its coroutines:
-    one is made for every batch, and nearly none is ended."""
+    """A wait that another task may end, which raises TimeoutError in the waiting task. Like asyncio.timeout(None), but without its
+    coroutines: one is created per batch, and hardly any is ended."""
 
     __slots__ = ("_cancelling", "_ended", "_task")
 
@@ -30,7 +30,7 @@ class CancellableWait:
         self._ended = False
 
     def end(self) -> None:
-        """Wait no more."""
+        """End the wait."""
         if self._task is not None and not self._ended:
             self._ended = True
             self._task.cancel()
@@ -47,13 +47,13 @@ class CancellableWait:
         task, self._task = self._task, None
         if not self._ended or task is None:
             return
-        # Cancelled by the caller as well: that comes first.
+        # If the caller cancelled the task as well, that cancellation takes precedence.
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
 
 class StalledAppends:
-    """The batches in trouble, each with the wait of its call if one is out. Those *held up* keep others out of their stream."""
+    """The stalled batches, each with the wait of its call if one is in flight. Those *marked* as stalled divert other batches."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -65,15 +65,15 @@ class StalledAppends:
         self._linger: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many are held up."""
+        """How many batches are marked as stalled."""
         return len(self._stalled)
 
     def __contains__(self, log_stream: int) -> bool:
-        """Something is held up in this stream."""
+        """Whether a batch in this stream is marked as stalled."""
         return log_stream in self._stalled.values()
 
     def watch(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> None:
-        """This one makes no progress: it is checked at every new view."""
+        """Watch a batch that makes no progress: it is checked at every new view."""
         self._inflights[inflight] = patience
         if self._linger is not None:
             self._linger.cancel()
@@ -82,7 +82,7 @@ class StalledAppends:
             self._stop_watching = self._routing.watch(self._on_news)
 
     def mark_stalled(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> bool:
-        """Its call has no answer yet, or ended without one. True: that is new."""
+        """Mark a batch whose call has no answer yet, or ended without one. Returns True if it was not marked before."""
         self.watch(inflight, patience)
         self._give_up_if_over(inflight)
         if inflight in self._stalled or inflight.attempt is None:
@@ -99,7 +99,7 @@ class StalledAppends:
             self._inflights[inflight] = None
 
     def release(self, inflight: InflightBatch) -> None:
-        """It got on, or is over."""
+        """Stop watching a batch that made progress or has ended."""
         if inflight not in self._inflights:
             return
         del self._inflights[inflight]
@@ -108,7 +108,7 @@ class StalledAppends:
             self._linger = self._loop.call_later(LINGER_S, self._stop)
 
     async def wait_news(self, backoff: Backoff) -> None:
-        """Wait for the next try, or less: until there is a new view."""
+        """Wait for the next try, or until there is a new view."""
         try:
             async with asyncio.timeout(min(backoff.pause_s(), backoff.remaining_s)):
                 await self._news.wait()
@@ -123,7 +123,7 @@ class StalledAppends:
         news.set()
 
     def _give_up_if_over(self, inflight: InflightBatch) -> None:
-        """Do not wait for an answer that a seal has made needless: the replicas know the outcome, or will soon."""
+        """Stop waiting for an answer that a seal has made unnecessary: the replicas know the outcome, or will soon."""
         patience, attempt = self._inflights[inflight], inflight.attempt
         if patience is None or attempt is None:
             return

@@ -1,8 +1,9 @@
-"""[A2] PURE. StreamCosts: what the next batch to a stream is expected to take.
+"""[A2] PURE. StreamCosts: the expected latency of the next batch, per stream.
 
-In turns, one stream with a slow disk would take every fourth batch of four streams, and both places in flight of the client: all
-appends would be as slow as it. By cost it gets a batch when its answers have been forgotten, to see whether it is still slow: a
-probe, which should have one entry, because everything in it may wait as long as the batch before it did.
+With round robin over four streams, one stream with a slow disk would get every fourth batch, and would soon occupy both in-flight
+slots of the client: all appends would be as slow as that stream. With costs, it gets a batch only once its latency estimate has
+decayed, to find out whether it is still slow. That batch is a probe, and should have one entry, because everything in it may wait
+as long as the previous batch did.
 """
 
 from __future__ import annotations
@@ -13,30 +14,32 @@ from typing import Final
 from varlog.model.cluster import LogStream
 from varlog.model.ids import LogStreamID
 
-# Of a stream that has not answered yet, and of one that answers sooner: below it streams are alike.
+# The latency of a stream that has not answered yet, and the lower bound for all: below it, streams are considered equal.
 LATENCY_S: Final = 0.001
-# Streams whose cost is at most this many times the least are used in turns: the difference is chance.
+# Streams whose cost is at most this multiple of the lowest are used in turn: the difference is noise.
 ALIKE: Final = 1.5
-# The weight of the newest answer.
+# The weight of the latest answer in the moving mean.
 NEWEST: Final = 0.25
-# What is known of a stream that answers nothing counts half after this: it is tried again, and is then known again.
+# The half-life of a latency estimate without new answers: the stream is then tried and measured again.
 FORGET_S: Final = 1.0
-# A stream is slow where it takes this many times as long as the quickest one, and at least this long: others do not wait for it.
+# A stream is slow if it takes this multiple of the fastest stream's latency, and at least this long: others do not wait for it.
 SLOW_TIMES: Final = 5.0
 SLOW_S_MIN: Final = 0.01
-# A slow stream that takes this long gets one probe at a time until PROBES in a row were answered quickly: a bad disk is not slow
-# every time. What takes less costs its callers less than the probes would.
+# A slow stream with at least this latency gets one probe at a time until PROBES in a row were answered quickly: a bad disk is not
+# slow every time. Below this latency the probes would cost callers more than the stream does.
 PROBED_S_MIN: Final = 0.03
 PROBES: Final = 8
 
 
 class StreamCosts:
-    """Times are the caller's, and only grow."""
+    """The cost estimates of one client. The caller passes the time, which must not decrease."""
 
     def __init__(self) -> None:
-        self._latency: dict[LogStreamID, tuple[float, float]] = {}  # moving mean, and when it was last moved
-        self._in_flight: dict[LogStreamID, list[float]] = {}  # when each was sent
-        # Streams that were slow, or gave no answer, and how many quick answers in a row they still owe: a batch there is a probe.
+        self._latency: dict[
+            LogStreamID, tuple[float, float]
+        ] = {}  # moving mean, and when it was last updated
+        self._in_flight: dict[LogStreamID, list[float]] = {}  # when each batch was sent
+        # Streams that were slow or did not answer, and how many more quick answers in a row they need: a batch to them is a probe.
         self.suspects: dict[LogStreamID, int] = {}
 
     def sent(self, log_stream: LogStreamID, now: float) -> None:
@@ -46,7 +49,7 @@ class StreamCosts:
             flights.append(now)
 
     def ended(self, log_stream: LogStreamID, began: float, now: float, *, answered: bool) -> None:
-        """The batch that was sent at `began` was answered, or is not waited for any more."""
+        """Record that the batch sent at `began` was answered, or is not waited for any more."""
         flights = self._in_flight[log_stream]
         if len(flights) > 1:
             flights.remove(began)
@@ -70,13 +73,13 @@ class StreamCosts:
         return len(self._in_flight.get(log_stream, ()))
 
     def latency_s(self, log_stream: LogStreamID, now: float) -> float:
-        """What one batch takes there: at least what the oldest in flight has taken already."""
+        """The expected latency of one batch: at least the age of the oldest one in flight."""
         known, flights = self._latency.get(log_stream), self._in_flight.get(log_stream)
         mean = self._forgotten(known, now) if known else LATENCY_S
         return max(mean, now - flights[0]) if flights else mean
 
     def cheapest(self, streams: Sequence[LogStream], turn: int, now: float) -> LogStream:
-        """Where the next batch is expected to be answered first; in turns among those that are about as good."""
+        """The stream that is expected to answer first; in turn among those that are about equal."""
         if len(streams) == 1:
             return streams[0]
         if self.suspects:
@@ -90,7 +93,7 @@ class StreamCosts:
         return self.latency_s(log_stream, now) * (1 + self.in_flight(log_stream))
 
     def slow(self, streams: Sequence[LogStream], now: float) -> list[LogStreamID]:
-        """Those that others do not wait for. Never all of them."""
+        """The streams that others do not wait for. Never all of them."""
         if len(self._latency) < 2 and not self._in_flight:
             return []
         latencies = {stream.log_stream: self.latency_s(stream.log_stream, now) for stream in streams}
@@ -102,11 +105,11 @@ class StreamCosts:
         return slow if len(slow) < len(streams) else []
 
     def _is_probed(self, log_stream: LogStreamID) -> bool:
-        """A probe is in flight: nothing else follows it or waits for it."""
+        """Whether a probe is in flight: no other batch follows it or waits for it."""
         return log_stream in self.suspects and log_stream in self._in_flight
 
     def _slow_bound_s(self, now: float) -> float:
-        """Of an answer, compared with the quickest stream; a stream alone is compared with itself."""
+        """The latency from which an answer is slow, relative to the fastest stream; a single stream is compared with itself."""
         return _slow_bound_s(self._forgotten(known, now) for known in self._latency.values())
 
     def _forgotten(self, known: tuple[float, float], now: float) -> float:

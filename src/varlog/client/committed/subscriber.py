@@ -1,8 +1,8 @@
 """[R2] CommittedSubscription: merges all streams into one order (R-READ-3).
 
-One task per stream fetches the next chunk while the last one is consumed: at most two chunks per stream. It continues across
-reconnects, forever. What is consumed is decided by merge_rules alone, so that a repeated or torn fetch can neither skip nor repeat
-an entry.
+One task per stream fetches the next chunk while the last one is consumed: at most two chunks per stream. The subscription continues
+across reconnects, forever. merge_rules alone decides what is consumed, so a repeated or torn fetch can neither skip nor repeat an
+entry.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from varlog.rpc.messages import Fetch, FetchReply
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# One fetch waits so long for something new. Then the next replica is asked: this one may be cut off from the repository.
+# How long one fetch waits for new entries. Then the next replica is asked: this one may be cut off from the repository.
 WAIT_S = 5.0
 
 logger = get_logger("client")
 
 
 class CommittedSubscription:
-    """One reading of a topic from `begin` (None: the oldest that exists) up to but without `end` (None: forever)."""
+    """One subscription to a topic from `begin` (None: the oldest entry) up to but without `end` (None: forever)."""
 
     def __init__(self, routing: Routing, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> None:
         if begin is not None:
@@ -50,8 +50,8 @@ class CommittedSubscription:
         self._reports = DamageReports(routing)
 
     async def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
-        """What follows, in order, in lists of whatever is there; each range's source is a Chunk. None is empty: every position of
-        a committed topic holds an entry."""
+        """Yields the following ranges, in order, in lists of what has arrived; each range's source is a Chunk. No list is
+        empty: every position of a committed topic holds an entry."""
         merge = await self._start()
         stop_watching = self._routing.watch(lambda: self._follow_view(merge))
         try:
@@ -63,7 +63,8 @@ class CommittedSubscription:
                         self._room[log_stream].set()
                     self.next = merge.next
                     yield taken
-                    # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
+                    # Yield to the loop, so that the next chunks arrive: a consumer that never waits would starve the tasks that
+                    # feed it.
                     await asyncio.sleep(0)
                     continue
                 self._raise_if_over(merge)
@@ -75,7 +76,7 @@ class CommittedSubscription:
             await self._tasks.close()
 
     def expect(self, glsn: GLSN) -> None:
-        """Nothing to do: what is ordered is there."""
+        """Does nothing: every ordered position holds an entry."""
 
     async def _start(self) -> Merge:
         tail = await self._routing.tail(self._timeout_s)
@@ -88,7 +89,7 @@ class CommittedSubscription:
         merge.raise_if_trimmed()
 
     def _follow_view(self, merge: Merge) -> None:
-        """Pump every stream that the view names; a stream made later is found here."""
+        """Start a task for every stream in the view, including streams that were added later."""
         if self._routing.closed:
             self._fail(Unavailable("the log was closed"))
             return
@@ -107,11 +108,11 @@ class CommittedSubscription:
                 _ = self._tasks.spawn(f"pump/ls={stream.log_stream}", self._pump(merge, fetcher))
 
     async def _find_streams(self) -> None:
-        """The next position is in a stream that we do not know of."""
+        """Refresh the view: the next position is in a stream that is not known here."""
         try:
             await self._routing.refresh(ATTEMPT_S)
         except Unavailable:
-            pass  # the fetching tasks continue, and each answer of theirs brings us here again
+            pass  # the fetch tasks continue, and their next answer calls this again
 
     # --- One stream -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class CommittedSubscription:
     def _accept(
         self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None
     ) -> None:
-        """Pass what came to the merge."""
+        """Pass the response to the merge."""
         if chunk is not None:
             try:
                 merge.offer(log_stream, fetched.rows, chunk)
@@ -150,11 +151,11 @@ class CommittedSubscription:
         self._news.set()
 
     async def _learn_trim(self, merge: Merge) -> None:
-        """A stream's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
+        """A stream's next entry is trimmed, so the topic's next position is too: ask the repository for the trimmed position."""
         try:
             tail = await self._routing.tail(ATTEMPT_S)
         except Unavailable:
-            return  # the fetching task asks again, and comes here again
+            return  # the fetch task retries, and then calls this again
         merge.trimmed_up_to(tail.trimmed)
         self._news.set()
 

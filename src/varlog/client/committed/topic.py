@@ -1,6 +1,6 @@
 """CommittedTopic: the client side of a topic that the repository orders.
 
-Storage nodes write and the metadata repository orders, behind the contract of every ordering.
+Implements the contract of `ordering.py`: storage nodes write, and the metadata repository orders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from varlog.rpc.messages import Done, TrimTopic
 
 
 class CommittedTopic:
-    """For one client."""
+    """A committed topic, as one client uses it."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -65,4 +65,4 @@ class CommittedTopic:
         return await self._range_queries.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, operation: str) -> None:
-        """Every stream has one."""
+        """Does nothing: every stream of a committed topic has a primary."""

@@ -1,1 +1,1 @@
-"""The client of sequenced topics: gets positions, and writes the chains (R-SEQ-4)."""
+"""Client of sequenced topics: gets positions and writes the chains (R-SEQ-4)."""

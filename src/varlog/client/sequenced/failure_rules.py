@@ -1,6 +1,6 @@
 """[Q4] PURE. What follows from a failed call to a node or sequencer (R-SEQ-10).
 
-Ask again, find a newer projection, or reconfigure without it. Also: what became of a token when the projection changed (R-SEQ-2).
+Retry, look for a newer projection, or reconfigure without it. Also: who owns a token after the projection changed (R-SEQ-2).
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection, SequencerID, StripePosition
 
-# Two refusals this far apart: nothing listens there. A process that has just restarted does not count as dead.
+# Two refused connections this far apart prove that nothing listens there. A process that is restarting does not count as dead.
 REFUSED_S: Final = 0.05
-# It did not answer for this long.
+# The time without any answer after which a node counts as failed.
 SILENT_S: Final = 2.0
-# It had the time of a lease and a half to reach the repository.
+# The time to reach the repository that a node without a lease has: one and a half leases.
 LEASELESS_S: Final = 1.5 * LEASE_S
-# It answers, and cannot do its part: a unit whose disk is slow to take a new epoch is given this long.
+# The time that a node with errors has to recover, such as a unit whose disk is slow to record a new epoch.
 FAILING_S: Final = 1.0
-# It has too much to do already. A chain with a node less would have no less to do.
+# The time for which a node may be overloaded. A chain with fewer nodes would not have less to do.
 BUSY_S: Final = 5.0
 
 
 class Symptom(Enum):
     """How a call ended."""
 
-    STALE = "its epoch is over"
-    REFUSED = "nobody listens there"
+    STALE = "its epoch has ended"
+    REFUSED = "nothing listens there"
     SILENT = "no answer"
     LEASELESS = "it is cut off from the repository"
-    FAILING = "it cannot do its part"
-    BUSY = "it takes nothing more just now"
+    FAILING = "it answers with errors"
+    BUSY = "it is overloaded"
 
 
 class Remedy(Enum):
-    """What follows."""
+    """What to do about it."""
 
-    AGAIN = "ask again in a moment"
-    NEWER = "there is a newer projection, or there must be one"
-    WITHOUT = "the next projection does without it"
+    AGAIN = "retry after a pause"
+    NEWER = "find a newer projection, or create one"
+    WITHOUT = "reconfigure without it"
 
 
 def remedy(symptom: Symptom, times: int, failing_s: float) -> Remedy:
-    """After `times` failures in a row, the first of which began `failing_s` ago."""
+    """The remedy after `times` failures in a row, the first of which began `failing_s` ago."""
     if symptom is Symptom.STALE:
         return Remedy.NEWER
     enough = {
@@ -59,7 +59,7 @@ def remedy(symptom: Symptom, times: int, failing_s: float) -> Remedy:
 
 
 class Token(NamedTuple):
-    """`length` positions from `first` on, given by `sequencer` in `epoch`."""
+    """`length` positions from `first` on, assigned by `sequencer` in `epoch`."""
 
     first: GLSN
     length: int
@@ -72,22 +72,22 @@ class Token(NamedTuple):
 
 
 def still_ours(token: Token, projection: Projection) -> bool:
-    """Whether no other client gets these positions. A sequencer that stayed continues its count; a new one begins at `begin`, and
-    assigns what is above it again: to write there would put us ahead of its count. Over more than one epoch the same one may
-    have been deposed and named again, and another one have assigned them in between. What is not below `begin` no unit had when
-    that epoch began."""
+    """Whether no other client gets these positions. A sequencer that stayed continues its count. A new one starts at `begin` and
+    assigns the positions above it again: writing there would conflict with its count. Across more than one epoch, the same
+    sequencer may have been deposed and reinstated, and another one may have assigned the positions in between. No unit stored
+    anything at or above `begin` when that epoch began."""
     stayed = token.sequencer == projection.sequencer and projection.epoch <= token.epoch + 1
     return stayed or token.end <= projection.begin
 
 
 def in_doubt(token: Token, projection: Projection) -> bool:
-    """Whether an epoch came and went that we know nothing of: another sequencer may have assigned these positions again in it,
-    though they are below `begin` now. What was written there stays; nothing may be written there by this token any more."""
+    """Whether epochs passed of which nothing is known here: another sequencer may have assigned these positions again in them,
+    although they are below `begin` now. What was written there stays; this token must not write there any more."""
     return projection.epoch > token.epoch + 1
 
 
 def place_of(token: Token, count: int, projection: Projection) -> StripePosition | None:
-    """Where a batch of `count` entries goes by this token; None: nowhere any more, so a new token is needed."""
+    """Where a batch of `count` entries goes with this token. None: it can go nowhere, and a new token is needed."""
     if count > token.length or not still_ours(token, projection):
         return None
     place = projection.locate(token.first)

@@ -1,7 +1,7 @@
 """[Q4] SequencedFetcher: fetches one log stream from its chain's tail.
 
-If the tail is damaged, from the nodes before it. It decides which node to ask, never what to ask for: its user knows its position,
-and a try that failed returns nothing.
+If the tail is damaged, it asks the nodes before it. It decides which node to ask, never what to ask for: its user tracks the
+position, and a failed try returns nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from varlog.rpc.messages import FetchUnit, FetchUnitReply
 
 
 class Caught(NamedTuple):
-    """What came, and the projection under which it was asked for: it says where these entries are in the order."""
+    """What was fetched, and the projection of the request, which maps these entries to the order."""
 
     projection: Projection
     fetched: FetchUnitReply
@@ -31,25 +31,25 @@ class Caught(NamedTuple):
 
 
 class SequencedFetcher:
-    """The fetches of one stream, for one reading of it."""
+    """The fetches of one stream, for one reader."""
 
     def __init__(self, units: Units, log_stream: LogStreamID, reports: DamageReports) -> None:
         self.log_stream = log_stream
-        self.trouble: VarlogError | None = None  # why the newest try failed
+        self.trouble: VarlogError | None = None  # why the latest try failed
         self._units = units
         self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._damaged = 0  # how many nodes at the chain's end have returned damage in a row
+        self._damaged = 0  # how many nodes at the end of the chain have returned damaged batches
         self._waits: dict[int, tuple[Epoch, asyncio.Timeout]] = {}
 
     async def fetch(self, llsn: LLSN, bytes_max: int, wait_s: float, backoff: Backoff) -> Caught | None:
-        """Ask once. None: it failed, which was seen to, or there is a newer projection: ask again. Trimmed is raised."""
+        """Ask once. None: the call failed and was handled, or there is a newer projection; ask again. Raises Trimmed."""
         projections = self._units.projections
         projection, nodes = await self._units.chain_of(self.log_stream, backoff)
         self._damaged = min(self._damaged, len(nodes) - 1)
         node = nodes[-1 - self._damaged]
         began = self._loop.time()
-        # Of those before the tail one batch at a time: it is at the tail as well, what is behind it perhaps not.
+        # From a node before the tail, fetch one batch at a time: that batch is at the tail as well, later ones may not be.
         request = FetchUnit(
             self.log_stream, projection.epoch, llsn, 1 if self._damaged else bytes_max, wait_s
         )
@@ -77,7 +77,7 @@ class SequencedFetcher:
         return caught
 
     def leave_old(self) -> None:
-        """Do not wait for nodes of a projection that is over."""
+        """Stop waiting for nodes of an old projection."""
         try:
             epoch = self._units.projections.now.epoch
         except VarlogError:
@@ -107,6 +107,6 @@ class SequencedFetcher:
         chunk = Chunk(payload)
         if not chunk.first_llsn <= request.llsn < chunk.end_llsn:
             raise CorruptBatch(
-                f"LLSN {request.llsn} was asked for, and [{chunk.first_llsn}, {chunk.end_llsn}) came"
+                f"requested LLSN {request.llsn}, received [{chunk.first_llsn}, {chunk.end_llsn})"
             )
         return Caught(projection, fetched, chunk)

@@ -1,7 +1,7 @@
-"""[Q2] Projections: the projection of a client, and the next one (R-SEQ-10).
+"""[Q2] Projections: the current projection of a client, and the next (R-SEQ-10).
 
-Failed calls are reported here. The next projection comes with the view, or is made here. Callers that fail at the same time share
-one reconfiguration, and if another client was faster, its projection is used.
+Failed calls are reported here. The next projection arrives with the view, or is created here. Callers that fail at the same time
+share one reconfiguration, and if another client is faster, its projection is used.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from varlog.runtime.single_flight import SingleFlight
 
 M = TypeVar("M", bound=Message)
 
-# How long a client that finds an epoch over waits for the next projection of the one that ended it: that one may be copying what a
-# joining node still lacks, which would be in vain.
+# How long a client that finds an epoch ended waits for the next projection. The client that ended it may be copying entries to a
+# joining node; creating another projection meanwhile would waste that work.
 NEWER_S: Final = 0.6
-# How long the view is watched after the last failure: it seldom comes alone.
+# How long the view is watched after the last failure: failures tend to come in groups.
 LINGER_S: Final = 2.0
-# A reconfiguration that failed is not tried again immediately.
+# The pause before a failed reconfiguration is tried again.
 AGAIN_S: Final = 0.1
-# Failures that are further apart are not in a row.
+# Failures further apart than this do not count as consecutive.
 FORGET_S: Final = 1.0
-# A shorter wait for an answer than this says nothing about the node: the caller was in a hurry.
+# A wait shorter than this proves nothing about the node: the caller's deadline was too short.
 PATIENT_S: Final = 0.25
-# A node that the next projection could not leave out is not accused again before this.
+# A node that the next projection could not leave out is not excluded again before this.
 IN_VAIN_S: Final = 10.0
 
 WRITE, READ, SEQUENCE = "write", "read", "sequence"
@@ -56,14 +56,14 @@ _log = get_logger("client")
 
 
 class CallTarget(NamedTuple):
-    """The target of a call, and its operation: a node whose disk hangs may answer reads forever."""
+    """The target of a call, and its operation: a node whose disk hangs may still answer reads."""
 
     address: NodeID | str
     operation: str
 
 
 class _Doubt(NamedTuple):
-    """Failures in a row: when the first of these calls began, and when the last one ended."""
+    """Consecutive failures: when the first of these calls began, and when the last one ended."""
 
     since: float
     last: float
@@ -71,7 +71,7 @@ class _Doubt(NamedTuple):
 
 
 class Projections:
-    """Of one client's topic."""
+    """The projections of one client's topic."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -88,16 +88,16 @@ class Projections:
         self._stop_watching: Callable[[], None] | None = None
         self._linger: asyncio.TimerHandle | None = None
 
-    # --- The one that holds -----------------------------------------------------------------------------------------------
+    # --- The current projection -------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> Projection:
-        """The newest one known. UnknownTopic; Unavailable: the topic has none yet."""
+        """The newest known projection. Raises UnknownTopic, or Unavailable if the topic has none yet."""
         if self._view is not self._routing.view:
             self._adopt(self._routing.view)
         if self._now is None:
             raise Unavailable(
-                f"topic {self._routing.topic_name!r} has no projection yet: it is still being made"
+                f"topic {self._routing.topic_name!r} has no projection yet: it is still being created"
             )
         return self._now
 
@@ -110,12 +110,12 @@ class Projections:
 
     def _learn(self, projection: Projection | None) -> None:
         self._now = projection
-        # Failures were counted under another projection.
+        # The failures were counted under another projection.
         self._doubts.clear()
         self._accused.clear()
 
     async def get(self, backoff: Backoff) -> Projection:
-        """The newest one known, waited for while the topic is still being made."""
+        """The newest known projection; waits for the first one while the topic is being created."""
         while True:
             self._routing.check_open()
             try:
@@ -126,7 +126,7 @@ class Projections:
             self._routing.refresh_soon()
             await self._wait_news(min(backoff.pause_s(), backoff.remaining_s))
 
-    # --- Failed calls are reported here------------------------------------------------------------------------------------
+    # --- Failed calls -----------------------------------------------------------------------------------------------------
 
     def answered(self, node: NodeID, operation: str) -> None:
         self._answered_at[node] = self._loop.time()
@@ -148,8 +148,8 @@ class Projections:
         began: float,
         backoff: Backoff,
     ) -> None:
-        """A call to a unit, begun at `began` under `projection`, ended so. Returns when it can be tried again, perhaps under a
-        newer projection, or when the time is over."""
+        """Handle a call to a unit that began at `began` under `projection` and failed with `error`. Returns when it can be retried,
+        perhaps under a newer projection, or when the deadline has passed."""
         if self._in_a_hurry(began, backoff):
             return
         node, symptom = NodeID(int(who.address)), symptom_of(error)
@@ -169,7 +169,7 @@ class Projections:
     async def sequencer_failed(
         self, projection: Projection, error: VarlogError, began: float, backoff: Backoff
     ) -> None:
-        """The same for the sequencer. It is replaced only where there is another one."""
+        """The same for the sequencer. It is replaced only if there is another one."""
         if isinstance(error, NotSequencing) and error.here > projection.epoch:
             await self._find_newer(projection.epoch, backoff, str(error))
             return
@@ -195,7 +195,7 @@ class Projections:
         return backoff.spent and self._loop.time() - began < PATIENT_S
 
     def _can_do_without(self, projection: Projection, log_stream: LogStreamID, node: NodeID) -> bool:
-        """There are others, and it was not tried in vain lately: the others may be worse."""
+        """Whether there are other nodes, and excluding this one did not fail recently: the others may be in worse condition."""
         others = len(projection.chain(log_stream).nodes) > 1
         return others and self._in_vain.get((log_stream, node), 0.0) < self._loop.time()
 
@@ -207,7 +207,8 @@ class Projections:
         return remedy(symptom, doubt.times, now - doubt.since)
 
     async def _find_newer(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
-        """Another client makes the next projection; if it does not come soon, that client may have died."""
+        """Wait for the projection that another client creates; if it does not arrive soon, that client may have died: create
+        one."""
         deadline = self._loop.time() + min(NEWER_S, backoff.remaining_s)
         self._routing.refresh_soon()
         while self._is_newest(epoch) and (left_s := deadline - self._loop.time()) > 0:
@@ -216,7 +217,7 @@ class Projections:
             await self._make_next(epoch, backoff, why)
 
     async def pause(self, epoch: Epoch, backoff: Backoff) -> None:
-        """Before the same is tried again, unless there is a newer projection."""
+        """Wait before a retry, unless there is a newer projection."""
         if self._is_newest(epoch):
             self._routing.refresh_soon()
             await self._wait_news(min(backoff.pause_s(), backoff.remaining_s))
@@ -227,10 +228,11 @@ class Projections:
         self._routing.check_open()
         return self.now.epoch <= epoch
 
-    # --- The next one -----------------------------------------------------------------------------------------------------
+    # --- The next projection ----------------------------------------------------------------------------------------------
 
     async def _make_next(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
-        """A newer projection than `epoch`'s, made by the first client; or the time is over, or it cannot be made now."""
+        """Create a projection newer than `epoch`'s, once for all callers. Returns also if the time is over or it cannot be
+        created now."""
         if not self._is_newest(epoch):
             return
         if not self._making.in_flight:
@@ -259,13 +261,13 @@ class Projections:
             await asyncio.sleep(AGAIN_S * (0.5 + self._routing.environment.entropy.random()))
 
     async def _ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
-        # One try is as long as the whole: leases are waited for before it is answered.
+        # One try may take the whole time: the repository waits for leases to end before it answers.
         return await self._routing.ask_repository(request, answer, timeout_s, attempt_s=timeout_s)
 
-    # --- News of the view -------------------------------------------------------------------------------------------------
+    # --- Changes of the view ----------------------------------------------------------------------------------------------
 
     async def _wait_news(self, wait_s: float) -> None:
-        """Until the view or the projection changes, or `wait_s` is over."""
+        """Wait until the view or the projection changes, at most for `wait_s`."""
         self._watch()
         try:
             async with asyncio.timeout(wait_s):
@@ -292,7 +294,7 @@ class Projections:
 
 
 def _wish(accused: Mapping[tuple[LogStreamID, NodeID], Symptom]) -> Wish:
-    """One that answers, and fails at its part of a stream, may well do its part of others."""
+    """The changes to ask for. A node that answers, and fails in its part of one stream, may still serve other streams."""
     gone = frozenset(node for (_, node), symptom in accused.items() if symptom is not Symptom.FAILING)
     without: dict[LogStreamID, tuple[NodeID, ...]] = {}
     for log_stream, node in accused:

@@ -32,7 +32,7 @@ WAIT_S: Final = 1.0
 
 
 class SequencedRangeReader:
-    """One reading of LLSNs [begin, end), from the tail of the chain. Holes whose positions were assigned are filled on the way.
+    """One reading of LLSNs [begin, end), from the tail of the chain. Holes at assigned positions are filled on the way.
     `cuts`: see RangePieces."""
 
     def __init__(
@@ -61,14 +61,14 @@ class SequencedRangeReader:
         return self._pieces.parts()
 
     async def open(self) -> None:
-        """UnknownLogStream: the topic has none of this id."""
+        """Raises UnknownLogStream if the topic has no stream of this id."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         await self._units.chain_of(self._log_stream, backoff)
 
     async def fetch(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
-        """From the tail of the chain, until the deadline."""
+        """Fetch from the tail of the chain, until the deadline."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
-        # One for each fetch: pieces are fetched at once, and damage in one says nothing of the others.
+        # One fetcher per fetch: pieces are fetched concurrently, and damage in one says nothing about the others.
         fetcher = SequencedFetcher(self._units, self._log_stream, self._reports)
         wait_s = 0.0
         while True:
@@ -86,7 +86,8 @@ class SequencedRangeReader:
             wait_s = min(WAIT_S, backoff.remaining_s)
 
     async def _settle(self, llsn: LLSN, backoff: Backoff) -> None:
-        """Nothing is written there: NotWritten if its position was not assigned, else wait for it, and fill it in the end."""
+        """Handle an LLSN that is not written: raise NotWritten if its position was not assigned, otherwise wait for it, then fill
+        it."""
         projection = self._units.projections.now
         glsn, _ = projection.position(self._log_stream, llsn)
         given = await self._tokens.next(backoff)
@@ -98,7 +99,7 @@ class SequencedRangeReader:
 def _rows(
     caught: Caught, chunk: Chunk, log_stream: LogStreamID, begin: LLSN, end: LLSN
 ) -> list[tuple[Row, ...]]:
-    """Where the entries of [begin, end) that came are in the order, cut where junk is between them."""
+    """The rows of the received entries in [begin, end), split where junk lies between them."""
     stop = min(end, chunk.end_llsn)
     if not chunk.has_junk:
         return [tuple(caught.projection.rows(log_stream, begin, LLSN(stop)))]
@@ -109,7 +110,7 @@ def _rows(
 
 
 class SequencedRangeQueries:
-    """Queries of one client about one topic's streams, to the tails of their chains."""
+    """Queries of one client about the streams of one topic, sent to the tails of their chains."""
 
     def __init__(self, units: Units, tokens: TokenClient) -> None:
         self._units = units
@@ -118,7 +119,7 @@ class SequencedRangeQueries:
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
     ) -> StreamRange:
-        """Holes do not matter: reading the range fills them."""
+        """Measure a range. Holes do not matter: reading the range fills them."""
         backoff = Backoff(self._units.routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
         low, high = (projection.llsn_from(log_stream, glsn) for glsn in (begin, end))
@@ -146,5 +147,5 @@ class SequencedRangeQueries:
                 log_stream, lambda now: ReadUnit(log_stream, now.epoch, found.llsn), ReadUnitReply, backoff
             )
         except NotWritten:
-            return Position(newest, found.llsn, log_stream)  # no entry is that late
+            return Position(newest, found.llsn, log_stream)  # no entry was appended at or after that time
         return Position(projection.position(log_stream, found.llsn)[0], found.llsn, log_stream)

@@ -1,6 +1,6 @@
 """[R1 Q4] SequencedReader: point reads from the chain's tail (R-SEQ-6).
 
-One call. It waits for a hole, and fills it in the end.
+A read of a hole waits for its appender, and then fills the hole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SequencedReader:
         self._loop = asyncio.get_running_loop()
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
-        """NotWritten: it was given to nobody yet. JunkPosition: its owner gave it up. Trimmed."""
+        """The entry at a position. NotWritten: not assigned yet. JunkPosition: abandoned by its appender. Trimmed: trimmed."""
         check_position("GLSN", glsn)
         backoff = Backoff(self._routing.environment, timeout_s)
         while True:
@@ -67,7 +67,7 @@ class SequencedReader:
                 raise Unavailable(f"position {glsn} could not be read within {timeout_s:g} s: {trouble}")
 
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
-        """The same, by the stream's own count."""
+        """The same, by the stream's own LLSN."""
         check_position("LLSN", llsn)
         backoff = Backoff(self._routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
@@ -90,7 +90,7 @@ class SequencedReader:
         return entry_of(payload, glsn, place)
 
     async def settle(self, glsn: GLSN, given: GLSN, place: StripePosition, backoff: Backoff) -> None:
-        """This position was assigned. Its appender gets a moment to write it; then it is repaired."""
+        """Wait for the appender of an assigned position to write it, then repair the position."""
         patience = self._loop.time() + min(HOLE_WAIT_S, backoff.remaining_s)
         pause = Backoff(self._routing.environment, HOLE_WAIT_S)
         try:
@@ -107,8 +107,8 @@ class SequencedReader:
                 await pause.wait()
             await self._repair.repair(glsn, given, backoff)
         except VarlogError as error:
-            # It was handled, or is an answer: the next read shows it.
-            _log.debug(logfmt("a hole is not repaired yet", position=glsn, why=error))
+            # The failure was handled, or is the outcome that the next read will show.
+            _log.debug(logfmt("hole not repaired yet", position=glsn, why=error))
 
     async def _read_elsewhere(
         self,
@@ -118,7 +118,8 @@ class SequencedReader:
         backoff: Backoff,
         damaged: CorruptBatch,
     ) -> Entry | None:
-        """The tail has it, damaged: so everyone before it has the same bytes, and one of them may be sound."""
+        """Read an entry that is damaged at the tail from the nodes before it: they store the same bytes, and one copy may be
+        intact."""
         *others, tail = projection.chain(place.log_stream).nodes
         self._reports.report(tail, place.log_stream, place.llsn, LLSN(place.llsn + 1), damaged)
         request = ReadUnit(place.log_stream, projection.epoch, place.llsn)
@@ -139,17 +140,15 @@ class SequencedReader:
         return None
 
     async def _oldest(self, glsn: GLSN, backoff: Backoff) -> GLSN:
-        """The unit knows its own count only: the repository says up to where the topic is trimmed."""
+        """The oldest position of the topic. A unit knows only its own LLSNs: the repository knows how far the topic is trimmed."""
         return GLSN(max(glsn, (await self._routing.tail(backoff.remaining_s)).trimmed) + 1)
 
 
 def entry_of(payload: bytearray, glsn: GLSN, place: StripePosition) -> Entry:
-    """The one entry that was asked for. JunkPosition: it is junk."""
+    """The one requested entry. Raises JunkPosition if it is junk."""
     chunk = Chunk(payload)
     if chunk.first_llsn != place.llsn or chunk.end_llsn != place.llsn + 1:
-        raise CorruptBatch(
-            f"LLSN {place.llsn} was asked for, and [{chunk.first_llsn}, {chunk.end_llsn}) came"
-        )
+        raise CorruptBatch(f"requested LLSN {place.llsn}, received [{chunk.first_llsn}, {chunk.end_llsn})")
     if chunk.has_junk:
         raise JunkPosition(glsn)
     return chunk.entries(place.log_stream, glsn, place.llsn, 1)[0]

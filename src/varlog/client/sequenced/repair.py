@@ -1,7 +1,8 @@
 """[Q4] Repair: completes a position on its chain, or fills it (R-SEQ-7, R-SEQ-8).
 
-Any client that needs the position does it, always head to tail: what the head has, others may have seen or may still write, so it
-is copied down the chain; where the head has nothing it gets junk, and a value that comes later is refused there (law 8).
+Any client that needs the position repairs it, always from head to tail. A value at the head may have been read, and its writer
+may still be writing it, so it is copied down the chain. A head without a value gets junk, and refuses a value that arrives later
+(law 8).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
-# How long an assigned position is left to its appender.
+# How long the appender of an assigned position has to write it.
 HOLE_WAIT_S: Final = 0.25
-# Positions that their owner abandons are filled in the background: GIVEN_UP_MAX runs at a time, each for GIVE_UP_S. Up to
-# GIVEN_UP_WAITING_MAX more wait for that; further ones are left to their readers.
+# Positions that their appender abandons are filled in the background: GIVEN_UP_MAX runs at a time, each for GIVE_UP_S. Up to
+# GIVEN_UP_WAITING_MAX more are queued; further ones are left to their readers.
 GIVEN_UP_MAX: Final = 16
 GIVEN_UP_WAITING_MAX: Final = 1024
 GIVE_UP_S: Final = 5.0
@@ -47,7 +48,7 @@ _log = get_logger("client")
 
 
 class Repair:
-    """Of one client's topic."""
+    """The repairs of one client's topic."""
 
     def __init__(self, units: Units, reports: DamageReports) -> None:
         self._units = units
@@ -58,9 +59,9 @@ class Repair:
         self._to_give_up: deque[Token] = deque(maxlen=GIVEN_UP_WAITING_MAX)
 
     async def repair(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
-        """Have the tail hold something at `glsn`. Positions from there up to `end` were all assigned HOLE_WAIT_S ago: where the
-        head has none of them they are filled immediately. One try: a failure was handled, and the next read finds out. Trimmed: it
-        is not needed any more."""
+        """Make the tail store a value at `glsn`. All positions from there up to `end` were assigned at least HOLE_WAIT_S ago, so
+        those that the head lacks are filled immediately. One try: a failure is handled here, and the next read shows the result.
+        Raises Trimmed if the position is not needed any more."""
         projection = await self._projections.get(backoff)
         place = projection.locate(glsn)
         found = await self._find(projection, place, backoff)
@@ -72,16 +73,17 @@ class Repair:
             await self._write(projection, place, request, holder + 1, backoff, batch)
 
     async def holds(self, projection: Projection, place: StripePosition, backoff: Backoff) -> bool:
-        """Whether the head has anything at a place, or had before it was trimmed."""
+        """Whether the head stores a value at a place, or did before it was trimmed."""
         try:
             return await self._find(projection, place, backoff) is not None
         except Trimmed:
             return True
 
-    # --- Nobody waits for these -------------------------------------------------------------------------------------------
+    # --- In the background ------------------------------------------------------------------------------------------------
 
     def give_up(self, token: Token) -> None:
-        """Fill what this client was given and has no use for, so that nobody has to wait for it. Best effort."""
+        """Fill positions that were assigned to this client and will not be used, so that no reader has to wait for them. Best
+        effort."""
         if token.length <= 0:
             return
         self._to_give_up.append(token)
@@ -108,14 +110,14 @@ class Repair:
                 count = await self._fill_hole(projection, place, min(place.run, token.end - glsn), backoff)
                 glsn = GLSN(glsn + count)
         except VarlogError as error:
-            _log.debug(logfmt("positions given up are not filled", first=token.first, why=error))
+            _log.debug(logfmt("abandoned positions not filled", first=token.first, why=error))
 
     # --- One place --------------------------------------------------------------------------------------------------------
 
     async def _find(
         self, projection: Projection, place: StripePosition, backoff: Backoff
     ) -> tuple[int, bytearray] | None:
-        """The first node, head first, whose batch at this place is sound, and the batch. None: the head has none."""
+        """The first node from the head on whose batch at this place is intact, and the batch. None: the head has none."""
         nodes = projection.chain(place.log_stream).nodes
         request = ReadUnit(place.log_stream, projection.epoch, place.llsn, whole=True)
         damage: CorruptBatch | None = None
@@ -136,7 +138,7 @@ class Repair:
     async def _fill_hole(
         self, projection: Projection, place: StripePosition, most: int, backoff: Backoff
     ) -> int:
-        """Fill what the head has nothing at, from this place on, `most` positions at most. Returns how many are looked after."""
+        """Fill at most `most` positions from this place on that the head lacks. Returns the number of positions handled."""
         log_stream, llsn = place.log_stream, place.llsn
         head = projection.chain(log_stream).head
         most = min(most, BATCH_ENTRIES_MAX)
@@ -153,7 +155,7 @@ class Repair:
             )
             _log.info(logfmt("filled a hole", log_stream=log_stream, llsn=llsn, count=count))
         except AlreadyWritten:
-            # Another client writes there just now; it is not on the disk yet, or was listed before.
+            # Another client is writing there: its value is not on disk yet, or was listed as missing before.
             await self._projections.pause(projection.epoch, backoff)
         return count
 
@@ -166,7 +168,8 @@ class Repair:
         backoff: Backoff,
         batch: bytearray | bytes = b"",
     ) -> None:
-        """To the nodes of the chain from number `first` on, in turn. AlreadyWritten: by the head."""
+        """Send the request to the nodes of the chain from number `first` on, in turn. AlreadyWritten: the head has another
+        value."""
         for index, node in enumerate(projection.chain(place.log_stream).nodes):
             if index < first:
                 continue
@@ -177,7 +180,7 @@ class Repair:
                     raise
                 _log.critical(
                     logfmt(
-                        "law 8 broke: a node has something else than the head of its chain",
+                        "law 8 violated: a node stores another value than the head of its chain",
                         log_stream=place.log_stream,
                         llsn=place.llsn,
                         node=node,
@@ -195,7 +198,7 @@ class Repair:
         backoff: Backoff,
         batch: bytearray | bytes = b"",
     ) -> tuple[M, bytearray]:
-        """One try. A failure that is no answer was seen to when it is raised."""
+        """One try. A failure that is not an answer of the unit has been handled when it is raised."""
         began = self._loop.time()
         try:
             limit_s = min(TRY_S, backoff.remaining_s)

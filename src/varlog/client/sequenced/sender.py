@@ -1,7 +1,8 @@
 """[Q2 Q4] SequencedBatchSender: a token per batch, then the chain, head to tail.
 
-As long as its positions are its own a batch is written to the same ones, whatever happens, and every unit accepts it once: so
-retries never duplicate it (R-ORD-7). Where another value was faster it is certainly nowhere, and gets new positions (laws 8, 10).
+A batch is written to the same positions for as long as it owns them, no matter what fails, and every unit accepts it once: so
+retries never duplicate it (R-ORD-7). If another value was written there first, the batch is certainly not in the log, and gets new
+positions (laws 8, 10).
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ _log = get_logger("client")
 
 
 class _ChainWrite:
-    """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it.
-    `doubtful`: it may only exist there already, not be written there again. `since`: when the token was asked for."""
+    """The write of one batch with one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may
+    have it. `doubtful`: it may exist there already, but must not be written there again. `since`: when the token was
+    requested."""
 
     __slots__ = ("doubtful", "epoch", "next", "open", "place", "since", "token")
 
@@ -73,7 +75,7 @@ class _ChainWrite:
 
 
 class SequencedBatchSender:
-    """Delivers the batches of one client. Nothing is chosen here: the sequencer says where a batch goes."""
+    """Delivers the batches of one client. It chooses no stream: the sequencer determines where a batch goes."""
 
     def __init__(self, units: Units, tokens: TokenClient, repair: Repair) -> None:
         self._units = units
@@ -88,7 +90,8 @@ class SequencedBatchSender:
 
     @property
     def gather_entries_max(self) -> int:
-        """A batch must fit in one stripe's turn, also in a projection that comes while it is packed."""
+        """The maximum number of entries per batch: it must fit into one stripe, also after a projection change while it is
+        packed."""
         try:
             return min(GATHER_ENTRIES_MAX, self._routing.topic.stripe_size)
         except UnknownTopic:
@@ -100,29 +103,29 @@ class SequencedBatchSender:
 
     @property
     def stalled(self) -> int:
-        """None that others could go around: all of them are in one order."""
+        """Always 0: all batches are in one order, so none could avoid a stalled one."""
         return 0
 
     def is_probe_next(self) -> bool:
-        """Never: the position says which stream a batch goes to."""
+        """Always False: the position determines the stream of a batch."""
         return False
 
     def streams_free(self) -> int:
-        """How many full batches may be in flight, in pairs: one for each node that can be writing."""
+        """How many full batches may be in flight, in pairs: one per node that can be writing."""
         try:
             return max(1, sum(len(chain.nodes) for chain in self._projections.now.chains))
         except VarlogError:
             return 1
 
     async def deliver(self, inflight: InflightBatch) -> Position:
-        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        """Returns the position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: it may be."""
         self._routing.use()
         if inflight.chosen is not None:
             self._check_chosen(inflight.chosen)
         backoff = Backoff(self._routing.environment, inflight.timeout_s)
         chain_write: _ChainWrite | None = None
         try:
-            # A try with no time left for its answer would turn a certain no into an unknown.
+            # A try without enough time for an answer would turn a certain rejection into an unknown outcome.
             while not (self._ended or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
                 if self._routing.stopped and await self._routing.stays_stopped(backoff):
                     raise stopped(inflight, self._routing.topic_name, self._routing.stopped)
@@ -149,19 +152,19 @@ class SequencedBatchSender:
                         ) from gone
                     raise
                 except InvalidRequest as refused:
-                    # What one node took another cannot refuse for itself: it was damaged on the way.
+                    # If one node accepted the batch, another cannot refuse it for its content: it was damaged in transit.
                     if not (inflight.sent or isinstance(refused, UnknownLogStream | NotInCluster)):
                         raise
                     inflight.last_error = refused
                 except Overloaded as refused:
-                    # Certainly nowhere: the positions that it has, if any, become junk. Another try would only be later.
+                    # Certainly not in the log: its positions, if it has any, become junk. A retry would only be later still.
                     if not inflight.sent:
                         raise
                     inflight.last_error = refused
                 except OutcomeUnknown:
                     raise
                 except VarlogError as error:
-                    inflight.last_error = error  # seen to where it was raised
+                    inflight.last_error = error  # handled where it was raised
             raise ended(inflight, closed=self._ended)
         finally:
             if chain_write is not None and not chain_write.open:
@@ -176,7 +179,7 @@ class SequencedBatchSender:
                 f"log stream {log_stream} cannot be chosen: a sequenced topic's positions say which one it is; append without it"
             )
 
-    # --- Its positions ----------------------------------------------------------------------------------------------------
+    # --- Positions --------------------------------------------------------------------------------------------------------
 
     async def _begin(self, inflight: InflightBatch, projection: Projection, backoff: Backoff) -> _ChainWrite:
         count = parse_header(inflight.batch, signed=False).count
@@ -190,21 +193,21 @@ class SequencedBatchSender:
             self._load.refused(refused, backoff.remaining_s, self._loop.time())
             raise
         if skipped:
-            # They end the turn of the stripe before: they were assigned to no other client.
+            # They are the rest of the previous stripe, too short for the batch: no other client gets them.
             self._repair.give_up(token._replace(first=GLSN(token.first - skipped), length=skipped))
         found = place_of(token, count, projection)
         if found is None:
             self._give_up(token)
             await self._projections.pause(projection.epoch, backoff)
             raise Unavailable(
-                f"positions {token.first} and on are not of one turn: the sequencer has another projection"
+                f"positions from {token.first} on are not in one stripe: the sequencer has another projection"
             )
         return _ChainWrite(token, found, since)
 
     def _continue(
         self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection
     ) -> _ChainWrite | None:
-        """The same positions under the projection that holds now; None: they are not ours any more, so the batch is nowhere."""
+        """The same positions under the current projection. None: they belong to others now, so the batch is not in the log."""
         if chain_write.epoch in (NO_EPOCH, projection.epoch):
             return chain_write
         count = parse_header(inflight.batch, signed=False).count
@@ -213,26 +216,26 @@ class SequencedBatchSender:
             chain_write.doubtful = in_doubt(chain_write.token, projection)
             if chain_write.open or not chain_write.doubtful:
                 return chain_write
-        # No node that answered the seal has it there, and no other serves any more: it is certainly nowhere.
+        # No node that answered the seal has the batch, and the others serve no longer: it is certainly not in the log.
         self._leave(inflight, chain_write)
         return None
 
     async def _check_held(self, chain_write: _ChainWrite, projection: Projection, backoff: Backoff) -> None:
-        """Whether something is at its positions: then writing the batch once more shows whether it is this one."""
+        """Check whether a value exists at the batch's positions: then writing the batch once more shows whether it is this one."""
         if not await self._repair.holds(projection, chain_write.place, backoff):
             raise OutcomeUnknown(
-                "sent, and epochs went by before it could be asked for: its positions may be another's"
+                "sent, and epochs passed before its outcome could be resolved: its positions may belong to another batch"
             )
         chain_write.doubtful = False
 
     def _leave(self, inflight: InflightBatch, chain_write: _ChainWrite | None) -> None:
-        """It is certainly nowhere, and takes new positions."""
+        """Record that the batch is certainly not in the log; it gets new positions."""
         if chain_write is not None:
             self._nowhere(inflight, chain_write)
             self._give_up(chain_write.token)
 
     def _give_up(self, token: Token) -> None:
-        """Nothing of ours is at these positions, nor will be: they become junk."""
+        """Abandon positions at which nothing of this client is or will be written: they become junk."""
         self._tokens.given_up(token)
         self._repair.give_up(token)
 
@@ -245,15 +248,15 @@ class SequencedBatchSender:
         if inflight.on_nowhere is not None:
             inflight.on_nowhere(inflight)
         if was_open and inflight.batch is before:
-            # It may still be being sent from where it is, and gets another header now.
+            # The old buffer may still be in transmission, and the new one gets another header.
             inflight.batch = bytearray(before)
 
-    # --- Along the chain --------------------------------------------------------------------------------------------------
+    # --- The chain --------------------------------------------------------------------------------------------------------
 
     async def _write(
         self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection, backoff: Backoff
     ) -> None:
-        """Head to tail, from where it is in this epoch. What is raised was handled, unless the head has something else."""
+        """Write from head to tail, starting at `next`. Errors raised were handled, unless the head stores another value."""
         if chain_write.epoch != projection.epoch:
             chain_write.epoch, chain_write.next = projection.epoch, 0
         chain = projection.chain(chain_write.place.log_stream)
@@ -264,7 +267,7 @@ class SequencedBatchSender:
                 await self._write_one(inflight, chain_write, node, backoff)
                 self._projections.answered(node, WRITE)
             except Trimmed:
-                # What the head accepted was in the log, before it was trimmed.
+                # A batch that the head accepted was in the log before it was trimmed.
                 if not chain_write.next:
                     if was_open:
                         raise OutcomeUnknown(
@@ -301,7 +304,7 @@ class SequencedBatchSender:
             async with asyncio.timeout(min(TRY_S, backoff.remaining_s)):
                 await connection.wait_writable()
         except TimeoutError:
-            raise CallTimeout(f"node {node} takes nothing more", sent=True) from None
+            raise CallTimeout(f"node {node} accepts nothing more", sent=True) from None
         log_stream, within_ms = chain_write.place.log_stream, 0
         if not chain_write.open:
             head_s = self._load.head_s(log_stream, backoff.remaining_s, self._loop.time())
@@ -312,7 +315,7 @@ class SequencedBatchSender:
         expect(answer, Done)
 
     def _placed(self, inflight: InflightBatch, chain_write: _ChainWrite) -> bytearray:
-        """The batch at its place. Up to here entries could be left out of it; from here on it never changes."""
+        """The batch with its position in the header. Until here entries could be removed from it; from here on it never changes."""
         if not chain_write.open:
             if inflight.dropped:
                 raise NotAccepted("nobody waits for it any more")
@@ -333,7 +336,8 @@ class SequencedBatchSender:
     def _classify(
         self, inflight: InflightBatch, chain_write: _ChainWrite, error: VarlogError, was_open: bool
     ) -> None:
-        """A first try that certainly did nothing leaves the batch nowhere. A seal may find it written: that is no such answer."""
+        """After a first try that certainly had no effect, the batch is not in the log. A seal is no such answer: the batch may be
+        written."""
         if was_open or not chain_write.open:
             return
         if isinstance(error, ConnectionLost | CallTimeout):
@@ -349,7 +353,7 @@ class SequencedBatchSender:
     ) -> None:
         _log.critical(
             logfmt(
-                "law 8 broke: a node has something else than the head of its chain",
+                "law 8 violated: a node stores another value than the head of its chain",
                 log_stream=chain.log_stream,
                 llsn=chain_write.place.llsn,
                 head=chain.head,
@@ -359,61 +363,61 @@ class SequencedBatchSender:
         )
 
 
-# [Q2] PURE. ChainLoad: how busy a topic's chains are, as far as one client knows; what would be late asks for no token.
+# [Q2] PURE. ChainLoad: how busy a topic's chains are, as far as one client knows. A batch that would be late requests no token.
 #
-# A token that is taken and not written leaves a hole that has to be filled on every node of its chain (law 4). So the sequencer
-# refuses a request for tokens whose batch would be late, and the head of a chain a write that would be (Overloaded). Both name
-# when one more has a chance: until then the client refuses by itself what has no more time. That ends by itself, so a wrong
-# estimate does not stay.
+# A token without a write leaves a hole that must be filled on every node of its chain (law 4). So the sequencer refuses a token
+# request whose batch would be late, and the head of a chain refuses a write that would be (Overloaded). Both name the time from
+# which another try has a chance: until then the client itself refuses batches with no more time than that. This expires by itself,
+# so a wrong estimate does not last.
 #
-# The head knows its own queue only. What the nodes behind it need is measured here, and kept back from the time that the head may
-# take.
+# The head knows only its own queue. The time of the nodes behind it is measured here, and subtracted from the time that the head
+# may take.
 
-# What the newest measurement counts against those before it; and what is left of all of them after a second without one.
+# The weight of the latest measurement; and the share of the estimate that remains after a second without one.
 GAIN: Final = 0.25
 KEPT_PER_S: Final = 0.5
-# The least share of its time that a write has at the head, however slow the rest of the chain was.
+# The smallest share of its timeout that a write gets at the head, however slow the rest of the chain was.
 HEAD_SHARE_MIN: Final = 0.2
 
 
 class _Rest(NamedTuple):
-    """How long the nodes behind the head took, as of `at`."""
+    """The time that the nodes behind the head took, as of `at`."""
 
     seconds: float
     at: float
 
 
 class ChainLoad:
-    """Of one client's topic; `now` is the time of its loop."""
+    """The load of one client's topic; `now` is the time of its loop."""
 
     __slots__ = ("_busy_until", "_rest", "_waiting")
 
     def __init__(self) -> None:
-        # When that is served behind which the last refused batch would have been late; and how many batches it was.
+        # When the queue that made the last refused batch late will be served, and how many batches are in it.
         self._busy_until = -math.inf
         self._waiting = 0
         self._rest: dict[LogStreamID, _Rest] = {}
 
     def check(self, left_s: float, now: float) -> None:
-        """Overloaded: a batch that has `left_s` for its answer would be late."""
+        """Raise Overloaded if a batch with `left_s` left for its answer would be late."""
         if self._busy_until > now and (
             refusal := late(self._busy_until - now, left_s, self._waiting, share=SHARE)
         ):
             raise refusal
 
     def refused(self, refusal: Overloaded, left_s: float, now: float) -> None:
-        """A batch that had `left_s` was refused by the sequencer, or by the head of its chain."""
+        """Record that a batch with `left_s` left was refused by the sequencer, or by the head of its chain."""
         self._busy_until = now + refusal.retry_after_s + SHARE * max(left_s, 0.0)
         self._waiting = refusal.waiting
 
     def head_s(self, log_stream: LogStreamID, left_s: float, now: float) -> float:
-        """How much of `left_s` the head may take."""
+        """How much of `left_s` the head may use."""
         if not self._rest:
             return left_s
         return max(left_s - self._rest_s(log_stream, now), HEAD_SHARE_MIN * left_s)
 
     def written(self, log_stream: LogStreamID, rest_s: float, now: float) -> None:
-        """A batch is on every node; those behind the head took so long."""
+        """Record that a batch is on every node; the nodes behind the head took `rest_s`."""
         before = self._rest_s(log_stream, now)
         self._rest[log_stream] = _Rest(before + GAIN * (rest_s - before), now)
 

@@ -1,7 +1,7 @@
 """[R1 Q4] SequencedSubscription: merges all stripes into one order (R-READ-3).
 
-One task per stripe fetches the next chunk while the last one is consumed, forever. Where an entry is follows from the projection. A
-position that does not come although later ones were assigned is a hole: the subscription waits for it, then fills it, and skips
+One task per stripe fetches the next chunk while the last one is consumed, forever. The projection maps entries to positions. A
+position that does not arrive although later ones were assigned is a hole: the subscription waits for it, then fills it, and skips
 junk (R-SEQ-7, R-SEQ-8).
 """
 
@@ -26,20 +26,20 @@ from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# One fetch waits so long for something new.
+# How long one fetch waits for new entries.
 WAIT_S: Final = 5.0
-# How often a subscription with an end asks the sequencer whether the position it waits for was assigned.
+# How often a subscription with an end asks the sequencer whether the awaited position was assigned.
 ASK_S: Final = 1.0
 # One try to repair a hole, with a reconfiguration if necessary.
 REPAIR_S: Final = 3.0
-# A node that has no room for waiting requests answers immediately: then this is the pause between two requests.
+# A node without capacity for waiting requests answers immediately: then this is the pause between two requests.
 EMPTY_S: Final = 0.01
 
 _log = get_logger("client")
 
 
 class SequencedSubscription:
-    """One reading of a topic from `begin` (None: the oldest that exists) up to but without `end` (None: forever)."""
+    """One subscription to a topic from `begin` (None: the oldest entry) up to but without `end` (None: forever)."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class SequencedSubscription:
         self._end = end
         self.next: GLSN = NO_GLSN
         self._timeout_s = timeout_s
-        self._loop: asyncio.AbstractEventLoop  # that in which it is read: it may be made elsewhere
+        self._loop: (
+            asyncio.AbstractEventLoop
+        )  # the loop of the reader; the subscription may be created elsewhere
         self._tasks = Tasks("subscription", self._pump_failed)
         self._news = asyncio.Event()
         self._room: dict[LogStreamID, asyncio.Event] = {}
@@ -71,11 +73,15 @@ class SequencedSubscription:
         self._failure: BaseException | None = None
         self._reports = DamageReports(units.routing)
         self._given: GLSN = NO_GLSN  # all positions below it were assigned
-        self._hole: tuple[GLSN, GLSN, float] = (NO_GLSN, NO_GLSN, 0.0)  # where, what was given then, and when
+        self._hole: tuple[GLSN, GLSN, float] = (
+            NO_GLSN,
+            NO_GLSN,
+            0.0,
+        )  # its position, the next unassigned position, the time
 
     async def merged_ranges(self, *, empty: bool = False) -> AsyncGenerator[list[MergedRange], None]:
-        """What follows, in order, in lists of whatever is there; each range's source is a Chunk. `empty`: also a list without
-        any, where only junk was passed."""
+        """Yields the following ranges, in order, in lists of what has arrived; each range's source is a Chunk. `empty`: also
+        yields an empty list if only junk was passed."""
         self._loop = asyncio.get_running_loop()
         merge = await self._start()
         stop_watching = self._routing.watch(lambda: self._follow_view(merge))
@@ -89,7 +95,8 @@ class SequencedSubscription:
                     self.next = merge.next
                     if (entries := without_junk(taken)) or empty:
                         yield entries
-                    # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
+                    # Yield to the loop, so that the next chunks arrive: a consumer that never waits would starve the tasks that
+                    # feed it.
                     await asyncio.sleep(0)
                     continue
                 self._raise_if_over(merge)
@@ -99,7 +106,8 @@ class SequencedSubscription:
             await self._tasks.close()
 
     def expect(self, glsn: GLSN) -> None:
-        """A caller waits for a position at the very end: with nothing behind it, it would not be seen that it is missing."""
+        """Announce that a caller waits for a position at the very end: with nothing after it, it would not be noticed as
+        missing."""
         if glsn >= self._given:
             self._given = GLSN(glsn + 1)
             self._news.set()
@@ -116,7 +124,7 @@ class SequencedSubscription:
         merge.raise_if_trimmed()
 
     def _follow_view(self, merge: Merge) -> None:
-        """Pump every stripe that the projection names; one made later is found here."""
+        """Start a task for every stripe in the projection, including stripes that were added later."""
         if self._routing.closed:
             self._fail(Unavailable("the log was closed"))
             return
@@ -138,10 +146,10 @@ class SequencedSubscription:
                 )
                 _ = self._tasks.spawn(f"pump/ls={chain.log_stream}", self._pump(merge, fetcher))
 
-    # --- What does not come -----------------------------------------------------------------------------------------------
+    # --- Missing positions ------------------------------------------------------------------------------------------------
 
     async def _wait_next(self, merge: Merge) -> None:
-        """Until something new has come. A position that was assigned HOLE_WAIT_S ago, and is not written, is repaired."""
+        """Wait until something new has arrived. A position assigned HOLE_WAIT_S ago and not written is repaired."""
         where, given, since = self._hole
         if where != merge.next:
             where, given, since = self._hole = (merge.next, NO_GLSN, self._loop.time())
@@ -169,10 +177,10 @@ class SequencedSubscription:
         try:
             await self._repair.repair(where, given, Backoff(self._routing.environment, REPAIR_S))
         except Trimmed:
-            pass  # its fetching task gets it too
+            pass  # its fetch task sees this as well
         except VarlogError as error:
             self._routing.check_open()
-            _log.debug(logfmt("a hole is not repaired yet", position=where, why=error))
+            _log.debug(logfmt("hole not repaired yet", position=where, why=error))
 
     async def _ask_given(self) -> None:
         try:
@@ -196,7 +204,7 @@ class SequencedSubscription:
                 llsn, glsn = await self._cursor(merge, log_stream, backoff)
                 caught = await fetcher.fetch(llsn, fetch_bytes(len(self._room)), WAIT_S, backoff)
                 if caught is not None and glsn and caught.projection.llsn_from(log_stream, glsn) != llsn:
-                    continue  # in the newer projection the first entry that is wanted is another one
+                    continue  # the first wanted entry differs in the newer projection
                 if caught is not None:
                     self._accept(merge, log_stream, llsn, caught)
             except Trimmed:
@@ -211,8 +219,8 @@ class SequencedSubscription:
                 await asyncio.sleep(EMPTY_S)
 
     async def _cursor(self, merge: Merge, log_stream: LogStreamID, backoff: Backoff) -> tuple[LLSN, GLSN]:
-        """Where to fetch from: behind what came last, or, as long as nothing came, where the stripe's first entry at or behind a
-        position is."""
+        """Where to fetch from: after the last received entry, or, before anything was received, at the stripe's first entry at or
+        after the subscription's position."""
         llsn, glsn = merge.cursor(log_stream)
         if llsn:
             return llsn, NO_GLSN
@@ -220,7 +228,7 @@ class SequencedSubscription:
         return projection.llsn_from(log_stream, glsn), glsn
 
     def _accept(self, merge: Merge, log_stream: LogStreamID, llsn: LLSN, caught: Caught) -> None:
-        """Pass what came to the merge, and remember what must have been assigned."""
+        """Pass the response to the merge, and record which positions it proves to be assigned."""
         projection, fetched, chunk = caught
         if chunk is not None:
             rows = list(projection.rows(log_stream, llsn, chunk.end_llsn))
@@ -239,11 +247,11 @@ class SequencedSubscription:
         self._news.set()
 
     async def _learn_trim(self, merge: Merge) -> None:
-        """A stripe's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
+        """A stripe's next entry is trimmed, so the topic's next position is too: ask the repository for the trimmed position."""
         try:
             tail = await self._routing.tail(TRY_S)
         except Unavailable:
-            return  # the fetching task asks again, and comes here again
+            return  # the fetch task retries, and then calls this again
         merge.trimmed_up_to(tail.trimmed)
         self._news.set()
 
@@ -256,7 +264,7 @@ class SequencedSubscription:
 
 
 def without_junk(taken: list[MergedRange]) -> list[MergedRange]:
-    """The same without the positions that hold nothing."""
+    """The same ranges without the positions that hold junk."""
     kept: list[MergedRange] = []
     for merged in taken:
         chunk = merged.source

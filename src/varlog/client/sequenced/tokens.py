@@ -15,27 +15,27 @@ from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages import NextTokens, NextTokensReply
 
-# One try. The sequencer has no disk on its path; without an answer we ask again, and positions of a lost answer get filled.
+# Timeout of one try. The sequencer has no disk on its path; a retry gets new positions, and those of a lost answer are filled.
 TRY_S: Final = 0.5
-# What has ended is reported with the next request; without one, after this time.
+# Ended batches are reported with the next request; without one, after this time.
 REPORT_S: Final = 0.02
 
 
 class TokenClient:
-    """Of one client's topic."""
+    """The token requests of one client's topic."""
 
     def __init__(self, routing: Routing, projections: Projections) -> None:
         self._routing = routing
         self._projections = projections
         self._loop = asyncio.get_running_loop()
-        # First positions of batches that have ended, and are not reported yet.
+        # First positions of batches that have ended and are not reported yet.
         self._written: list[tuple[GLSN, int]] = []
         self._given_up: list[GLSN] = []
         self._reporting = False
 
     async def request(self, projection: Projection, count: int, backoff: Backoff) -> tuple[Token, int]:
-        """One try: positions, and how many before them are to be filled. What is raised was seen to: try again, under the
-        projection that holds then. Overloaded: a batch would be written too late, so no position was given."""
+        """One try: returns a token, and how many positions before it must be filled. An error raised was handled: retry under the
+        then current projection. Overloaded: the batch would be written too late, so no position was assigned."""
         sequencer, began = projection.sequencer, self._loop.time()
         try:
             if sequencer is None:
@@ -60,7 +60,7 @@ class TokenClient:
         return Token(given.first, count, projection.epoch, sequencer), given.skipped
 
     async def next(self, backoff: Backoff) -> GLSN:
-        """The position that is given next: everything that was acknowledged is below it. Unavailable at the deadline."""
+        """The next position to be assigned: everything acknowledged is below it. Raises Unavailable at the deadline."""
         while True:
             projection = await self._projections.get(backoff)
             try:
@@ -68,15 +68,15 @@ class TokenClient:
                 return token.first
             except Unavailable as error:
                 if backoff.spent:
-                    raise Unavailable(f"the sequencer gave no answer in time: {error}") from error
+                    raise Unavailable(f"the sequencer did not answer in time: {error}") from error
 
     def written(self, token: Token, took_s: float) -> None:
-        """The batch at these positions is on every node: the sequencer need not count it any more."""
+        """Record that the batch at these positions is on every node: the sequencer need not count it any more."""
         self._written.append((token.first, int(1e6 * took_s)))
         self._report_soon()
 
     def given_up(self, token: Token) -> None:
-        """Nothing will be written there but junk."""
+        """Record that nothing but junk will be written at these positions."""
         self._given_up.append(token.first)
         self._report_soon()
 
@@ -91,7 +91,7 @@ class TokenClient:
             _ = self._routing.tasks.spawn("report tokens", self._report_now())
 
     async def _report_now(self) -> None:
-        """One try: what is not reported counts until its deadline."""
+        """One try: a batch whose end is not reported counts until its deadline."""
         with contextlib.suppress(VarlogError):
             projection = self._projections.now
             if projection.sequencer is not None:
@@ -99,7 +99,7 @@ class TokenClient:
                 await self._routing.ask_once(projection.sequencer.address, request, NextTokensReply, TRY_S)
 
     def _request(self, projection: Projection, count: int, within_ms: int) -> NextTokens:
-        """With what has ended since the last one."""
+        """A token request that also reports the batches that ended since the last one."""
         written, self._written = tuple(self._written), []
         given_up, self._given_up = tuple(self._given_up), []
         return NextTokens(projection.topic, projection.epoch, count, within_ms, written, given_up)

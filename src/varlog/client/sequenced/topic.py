@@ -1,6 +1,6 @@
 """[Q1] SequencedTopic: the client side of a topic with a sequencer.
 
-Clients write along chains at positions that a sequencer assigns, behind the contract of every ordering.
+Implements the contract of `ordering.py`: clients write along chains, at positions that a sequencer assigns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from varlog.rpc.messages import Done, TrimTopic
 
 
 class SequencedTopic:
-    """For one client."""
+    """A sequenced topic, as one client uses it."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -48,14 +48,14 @@ class SequencedTopic:
         return await self._reader.read_stream(log_stream, llsn, timeout_s)
 
     async def tail(self, timeout_s: float) -> TopicMark:
-        """By the sequencer's count (R-SEQ-1)."""
+        """The newest position by the sequencer's count, and the newest trimmed position (R-SEQ-1)."""
         backoff = Backoff(self._routing.environment, timeout_s)
         trimmed = await self.trimmed(timeout_s)
         newest = GLSN(await self._tokens.next(backoff) - 1)
         return TopicMark(self._routing.topic.topic, newest, trimmed)
 
     async def newest(self, timeout_s: float) -> GLSN:
-        """The newest position alone, by one question."""
+        """The newest position alone, in one request."""
         return GLSN(await self._tokens.next(Backoff(self._routing.environment, timeout_s)) - 1)
 
     async def trimmed(self, timeout_s: float) -> GLSN:
@@ -90,6 +90,6 @@ class SequencedTopic:
 
     def check_primary(self, operation: str) -> None:
         raise PreconditionFailed(
-            f"{operation} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic that is made with "
+            f"{operation} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic created with "
             f"`varlog topic create --ordering committed`"
         )

@@ -18,13 +18,13 @@ from varlog.rpc.messages import Message
 M = TypeVar("M", bound=Message)
 Got = tuple[M, bytearray]
 
-# One try. Longer than any honest answer takes: who gives none twice is done without.
+# Timeout of one try. Longer than any healthy answer takes: a node that exceeds it twice is excluded.
 TRY_S: Final = 1.0
 DIAL_S: Final = 0.5
 
 
 class Units:
-    """Of one client's topic."""
+    """The log units of one client's topic."""
 
     def __init__(self, routing: Routing, projections: Projections) -> None:
         self.routing = routing
@@ -41,7 +41,7 @@ class Units:
         timeout_s: float,
         backoff: Backoff | None = None,
     ) -> Got[M]:
-        """One try of one call, after the dialling, which has a limit of its own; both end by the deadline of `backoff`."""
+        """One try of one call, after connecting, which has a timeout of its own; both end by the deadline of `backoff`."""
         connection = await self.routing.connection_to(node, min(DIAL_S, timeout_s))
         if backoff is not None:
             timeout_s = min(timeout_s, backoff.remaining_s)
@@ -56,8 +56,9 @@ class Units:
         backoff: Backoff,
         wait_s: float = 0.0,
     ) -> tuple[Projection, M, bytearray]:
-        """What the last node of a chain says to `request`, which may wait there for `wait_s`, and under which projection.
-        NotWritten, Trimmed, CorruptBatch are its answers as well. Unavailable: there was none by the deadline."""
+        """Send `request`, which may wait at the node for `wait_s`, to the tail of a chain. Returns the projection used, the
+        answer and its payload. Raises NotWritten, Trimmed and CorruptBatch as the tail's answers, Unavailable if there was none
+        by the deadline."""
         trouble: VarlogError | None = None
         while True:
             projection, nodes = await self.chain_of(log_stream, backoff)
@@ -85,8 +86,8 @@ class Units:
     async def chain_of(
         self, log_stream: LogStreamID, backoff: Backoff
     ) -> tuple[Projection, tuple[NodeID, ...]]:
-        """The nodes of a stream, head first, and the projection that says so. UnknownLogStream: not even the newest view has such a
-        stream in this topic."""
+        """The nodes of a stream, head first, and the projection that lists them. Raises UnknownLogStream if not even the newest
+        view has such a stream in this topic."""
         projection = await self.projections.get(backoff)
         try:
             return projection, projection.chain(log_stream).nodes
@@ -99,7 +100,7 @@ class Units:
             raise UnknownLogStream(log_stream) from None
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Something that nobody waits for."""
+        """Run `work` in the background."""
         if self.routing.closed:
             work.close()
         else:

@@ -1,9 +1,9 @@
 """[A2] IdempotentWriter: writes each row once, over any attempts (R-USE-4).
 
-An attempt sends batches 1, 2, 3 … to one log stream, each behind the one before it. Where another attempt was earlier, the log
-refuses: this one lists what is there, skips its own batches while they are the same, and from the first difference on (the same
-rows in another order) leaves out the rows that exist, and continues behind the end. So attempts may follow each other, or run
-concurrently, anywhere.
+An attempt sends batches 1, 2, 3 … to one log stream, each conditional on the one before it. If another attempt was first, the log
+refuses. This attempt then lists the batches in the log, skips its own while they are equal, and from the first difference on (the
+same rows in another order) omits the rows that exist and appends the others after the end. So attempts may follow each other, or
+run concurrently, anywhere.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from varlog.rpc.messages import (
 
 
 class IdempotentWriteResult(NamedTuple):
-    """What became of a chain: rows that this attempt sent, rows that it found there, and where the newest of them all is (None:
-    there are none, or it is trimmed already)."""
+    """The result of an idempotent write: rows that this attempt sent, rows that it found in the log, and the position of the
+    newest of them all (None: there are none, or it is trimmed already)."""
 
     rows_written: int
     rows_found: int
@@ -49,8 +49,8 @@ class IdempotentWriteResult(NamedTuple):
 
 
 class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
-    """One attempt at a chain. `producer` names the chain in its log stream, and all of it is above GLSN `after`: both are the same
-    for every attempt. For one user at a time; used from the log's event loop."""
+    """One attempt at a sequence of batches. `producer` names the sequence in its log stream, all of which lies above GLSN `after`:
+    both are the same for every attempt. For one caller at a time; used from the log's event loop."""
 
     def __init__(
         self, routing: Routing, log_stream: LogStreamID, producer: ProducerID, after: GLSN, timeout_s: float
@@ -58,10 +58,10 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
         super().__init__(routing, log_stream, timeout_s)
         self._producer = producer
         self._after = after
-        # The last batch of the chain that is accounted for: its number, checksum and LLSN, and how many rows it has.
+        # The last batch of the sequence that is accounted for: its number, LLSN, checksum and number of rows.
         self._end = Recorded(0, NO_LLSN, 0, 0)
         self._last: Position | None = None
-        # Behind it the log has these, which are not compared with mine yet. Nothing is in the window while there are any.
+        # Batches after it in the log that are not compared with this attempt's yet. While there are any, the window is empty.
         self._recorded: deque[Recorded] = deque()
         self._others = Rows()
         self._rows_written = 0
@@ -69,9 +69,9 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
         self._attempt = _new_attempt(routing)
 
     async def append(self, entries: Sequence[bytes] | Columns) -> None:
-        """The chain's next batch, within the limits of one. Returns when there is room for the next: before it is in the log, and
-        perhaps without sending anything, where its rows exist already. OutcomeUnknown, NotAccepted: there was no progress for
-        too long; another attempt, from the beginning, continues where this one ended."""
+        """Append the sequence's next batch, within the limits of one batch. Returns when there is space for the next one: before
+        it is in the log, and perhaps without sending anything, if its rows exist already. Raises OutcomeUnknown or NotAccepted if
+        there was no progress for too long; another attempt, from the beginning, continues where this one ended."""
         await self._wait_room()
         outgoing = self._pack(entries, *self._next())
         if self._others:
@@ -90,7 +90,8 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
             )
 
     async def finish(self) -> IdempotentWriteResult:
-        """Everything is in the log, once. IndeterminateInput: so are rows that were never appended here."""
+        """Wait until everything is in the log, once. Raises IndeterminateInput if the log also has rows that were never appended
+        here."""
         await self._settle_all()
         foreign = len(self._others) + sum(recorded.rows for recorded in self._recorded)
         if foreign:
@@ -103,7 +104,7 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
     # --- one batch -----------------------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[int, int]:
-        """Number of the next batch, and checksum of the one before it."""
+        """The number of the next batch, and the checksum of the one before it."""
         if self._window.batches:
             newest = self._window.batches[-1].header
             return newest.sequence + 1, newest.body_crc
@@ -128,7 +129,7 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
     def _leave_out(
         self, outgoing: PipelinedBatch[AppendIdempotent]
     ) -> PipelinedBatch[AppendIdempotent] | None:
-        """The batch without the rows that others wrote, as the next one of the chain; None: nothing of it is left."""
+        """The batch without the rows that others wrote, as the next one of the sequence; None: no row is left."""
         rows = entries_of(outgoing.batch, outgoing.header)
         left = self._others.leave_out(rows)
         self._rows_found += len(rows) - len(left)
@@ -145,13 +146,13 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
             self._last = Position(GLSN(appended.glsn + more), LLSN(appended.llsn + more), self._log_stream)
 
     def _found(self) -> None:
-        """My next batch is the one that the log has there."""
+        """Record that this attempt's next batch is the one in the log."""
         self._end = self._recorded.popleft()
         self._rows_found += self._end.rows
         self._last = None
         self._progressed()
 
-    # --- a chain that others extend as well ----------------------------------------------------------------------------------
+    # --- a sequence that others extend as well -------------------------------------------------------------------------------
 
     def _conflicts(self, error: VarlogError) -> bool:
         return isinstance(error, SequenceConflict)
@@ -181,7 +182,7 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
                 batches.append(kept)
 
     async def _learn(self) -> None:
-        """Another attempt's batch has its place in the chain: its rows need not be written any more."""
+        """Read a batch of another attempt: its rows need not be written any more."""
         recorded = self._recorded[0]
         rows = await self._read(recorded)
         self._others.add(rows)
@@ -190,7 +191,7 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
         self._progressed()
 
     async def _list(self) -> list[Recorded]:
-        """What the log has, according to the primary, as far as it is ordered."""
+        """The batches of the sequence that are ordered in the log, according to the primary."""
         found: list[Recorded] = []
         floor, more = self._end.llsn, True
         while more:
@@ -225,7 +226,8 @@ class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
 
 
 def _new_attempt(routing: Routing) -> int:
-    """What was sent before this look at the chain is none of ours any more: it may still arrive."""
+    """A new attempt number: batches that were sent before the log was listed may still arrive, and must not count as this
+    attempt's."""
     return routing.environment.entropy.getrandbits(63) | 1
 
 

@@ -1,4 +1,4 @@
-"""[A2] PURE. What of an idempotent write exists, and what is left (R-USE-4)."""
+"""[A2] PURE. Idempotent writes: which rows exist, which are left (R-USE-4)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import LLSN
 
-# A longer row is remembered by a digest of this length.
+# A row of at least this length is remembered by a digest of this length.
 _DIGEST_BYTES: Final = 16
 
 
 class IndeterminateInput(VarlogError):
-    """An earlier attempt wrote rows that this one never had: they are in the log, and nothing was written twice."""
+    """An earlier attempt wrote rows that this one does not have: they are in the log, and nothing was written twice."""
 
     def __init__(self, log_stream: LogStreamID, rows: int) -> None:
         super().__init__(log_stream, rows)
@@ -33,7 +33,7 @@ class IndeterminateInput(VarlogError):
 
 
 class TrimmedWrite(VarlogError):
-    """Part of what an earlier attempt wrote is trimmed: nobody can say any more what it was."""
+    """Part of what an earlier attempt wrote is trimmed: its rows cannot be determined any more."""
 
     def __init__(self, log_stream: LogStreamID, begin: int, end: int) -> None:
         super().__init__(log_stream, begin, end)
@@ -50,7 +50,7 @@ class TrimmedWrite(VarlogError):
 
 
 class Recorded(NamedTuple):
-    """A batch of the chain that is in the log."""
+    """A batch of the sequence that is in the log."""
 
     sequence: int
     llsn: LLSN
@@ -59,7 +59,7 @@ class Recorded(NamedTuple):
 
 
 class Mine(NamedTuple):
-    """A batch of the chain as this attempt would have it."""
+    """A batch of the sequence as this attempt has it."""
 
     sequence: int
     rows: int
@@ -71,7 +71,7 @@ def same(mine: Mine, recorded: Recorded) -> bool:
 
 
 def common(mine: Sequence[Mine], recorded: Sequence[Recorded]) -> int:
-    """How many of my batches, from the first on, are those that the log has there."""
+    """How many of this attempt's batches, from the first on, equal those in the log."""
     for index, (one, other) in enumerate(zip(mine, recorded, strict=False)):
         if not same(one, other):
             return index
@@ -79,7 +79,7 @@ def common(mine: Sequence[Mine], recorded: Sequence[Recorded]) -> int:
 
 
 def behind(position: int, recorded: Sequence[Recorded], log_stream: LogStreamID) -> list[Recorded]:
-    """What the log has behind batch number `position`, without a gap; TrimmedWrite if there is one."""
+    """The batches in the log after batch number `position`, without a gap; raises TrimmedWrite if there is one."""
     rest = [one for one in recorded if one.sequence > position]
     for expected, one in enumerate(rest, position + 1):
         if one.sequence != expected:
@@ -88,8 +88,8 @@ def behind(position: int, recorded: Sequence[Recorded], log_stream: LogStreamID)
 
 
 class Rows:
-    """Rows that others wrote in this chain and that have not turned up in this attempt's own input yet, each as often as it was
-    written. Long ones are kept as digests: there may be very many."""
+    """Rows that others wrote in this sequence and that have not appeared in this attempt's own input yet, each with its
+    multiplicity. Long rows are kept as digests, because there may be very many."""
 
     def __init__(self) -> None:
         self._rows: Counter[bytes] = Counter()
@@ -104,7 +104,7 @@ class Rows:
         self._count += len(names)
 
     def leave_out(self, rows: Sequence[bytes]) -> list[bytes]:
-        """Those of my rows that nobody has written, in their order. The others are found, and count no more."""
+        """The given rows that no other attempt has written, in their order. Rows found are counted off."""
         left: list[bytes] = []
         held = self._rows
         for row in rows:
@@ -120,5 +120,5 @@ class Rows:
 
 
 def _name(row: bytes) -> bytes:
-    # Shorter than a digest, and so never taken for one.
+    # Shorter than a digest, so it cannot be mistaken for one.
     return row if len(row) < _DIGEST_BYTES else blake2b(row, digest_size=_DIGEST_BYTES).digest()

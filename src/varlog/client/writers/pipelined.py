@@ -1,7 +1,7 @@
 """[A2] PipelinedWriter: conditional appends to one log stream, several in flight.
 
-Tried until there is no progress for too long. The condition makes it harmless to send a batch again, so an error has one remedy:
-wait a moment, find out what the log has if it refused the condition, and send everything again that was not answered, in order.
+Batches are retried until there is no progress for too long. The condition makes repeating a batch harmless, so every error has one
+remedy: pause, find out what the log has if it refused the condition, and send all unanswered batches again, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from varlog.rpc.messages import AppendReply
 
 
 class PipelinedWriter(ABC, Generic[RequestT]):
-    """For one user at a time. `timeout_s`: it fails when there is no progress for this long. Once failed, it stays so."""
+    """For one caller at a time. It fails if there is no progress for `timeout_s`. Once failed, it stays failed."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         self._routing = routing
@@ -30,24 +30,24 @@ class PipelinedWriter(ABC, Generic[RequestT]):
         self._patience: Backoff | None = None
         self._failure: VarlogError | None = None
 
-    # --- what a kind of condition knows ----------------------------------------------------------------------------------
+    # --- to be defined per condition -------------------------------------------------------------------------------------
 
     @abstractmethod
     def _acknowledged(self, outgoing: PipelinedBatch[RequestT], appended: AppendReply | None) -> None:
-        """A batch is in the log; None: and trimmed there already."""
+        """Record that a batch is in the log; `appended` is None if it is trimmed already."""
 
     @abstractmethod
     def _conflicts(self, error: VarlogError) -> bool:
-        """Whether the log refused a condition: then it is asked what it has."""
+        """Whether the error says that the log refused a condition: then `_resolve` is called."""
 
     @abstractmethod
     async def _resolve(self) -> None:
-        """Ask it, and change what is in the window accordingly. Nothing is in flight meanwhile. May be cut off by an error, and
-        is then called again."""
+        """Query what the log has, and change the batches in the window accordingly. Nothing is in flight meanwhile. An error may
+        interrupt it; it is then called again."""
 
     @abstractmethod
     def _is_final(self, error: VarlogError) -> bool:
-        """Whether what `_resolve` raised cannot be put right by trying again."""
+        """Whether an error raised by `_resolve` cannot be corrected by a retry."""
 
     # --- sending -----------------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             await self._settle_oldest()
 
     async def _push(self, outgoing: PipelinedBatch[RequestT]) -> None:
-        """Send it, behind everything before it."""
+        """Send a batch after all earlier ones."""
         self._window.batches.append(outgoing)
         try:
             await self._window.send(outgoing)
@@ -70,11 +70,11 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             await self._settle_oldest()
 
     async def _settle_oldest(self) -> None:
-        """Wait until the oldest is in the log, or something went wrong and everything is sent again."""
+        """Wait until the oldest batch is in the log, or an error occurred and everything was sent again."""
         appended: AppendReply | None = None
         try:
             appended = await self._window.wait_oldest()
-        except Trimmed:  # it is there, and what is there up to it is trimmed
+        except Trimmed:  # it was written, and is trimmed already
             pass
         except VarlogError as error:
             await self._recover(error)
@@ -85,7 +85,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
     def _progressed(self) -> None:
         self._patience = None
 
-    # --- trouble -----------------------------------------------------------------------------------------------------------
+    # --- errors ------------------------------------------------------------------------------------------------------------
 
     async def _recover(self, error: VarlogError) -> None:
         self._window.reset()
@@ -113,7 +113,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             stop_watching()
 
     def _classify(self, error: VarlogError) -> None:
-        """Raise what is final: of itself, or because there was no progress for too long."""
+        """Raise an error that is final in itself, or because there was no progress for too long."""
         if self._is_final(error) or classify(error, sent=True) is ErrorClass.REFUSED:
             self._failure = error
         elif self._routing.closed or self._patiently().spent:
@@ -121,7 +121,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
         self._check()
 
     async def _pause(self, news: asyncio.Event) -> None:
-        """Wait for the next try, or less: until there is a new view."""
+        """Wait for the next try, or until there is a new view."""
         patience = self._patiently()
         self._routing.refresh_soon()
         try:
@@ -143,7 +143,7 @@ class PipelinedWriter(ABC, Generic[RequestT]):
             if self._routing.closed
             else f"there was no progress for {self._timeout_s:g} s"
         )
-        reason = f"{why} ({error}). Written again, from its beginning, it continues where it ended"
+        reason = f"{why} ({error}). Write it again from its beginning: it continues where it ended"
         if any(outgoing.sent for outgoing in self._window.batches):
             return OutcomeUnknown(f"batches were sent, and not answered: {reason}")
         return NotAccepted(reason)

@@ -1,8 +1,8 @@
 """[A2] PositionedWriter: writes entries to a log stream at given LLSNs.
 
-For a copy that keeps positions; it may be interrupted and started again. The log accepts a batch only at its position. What is
-there already, from an earlier attempt or a concurrent one, is read and compared: the same entries need not be written, others are
-an error.
+For copies that keep positions; a copy may be interrupted and restarted. The log accepts a batch only at its position. Entries that
+are there already, from an earlier or a concurrent attempt, are read and compared: equal entries need not be written, different ones
+are an error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.rpc.messages import AppendAt, AppendReply
 
-# How often we wait for what is in the way, each time for its share of the timeout; the batch is sent again in between.
+# How often to wait for conflicting entries, each time for its share of the timeout; the batch is sent again in between.
 COMPARE_TRIES: Final = 4
 
 
 class OtherEntry(VarlogError):
-    """A copy found another entry than its own at a position: what is there is not a copy of the same log."""
+    """A copy found a different entry at a position: the existing entries are not a copy of the same log."""
 
     def __init__(self, log_stream: LogStreamID, llsn: LLSN) -> None:
         super().__init__(log_stream, llsn)
@@ -41,7 +41,7 @@ class OtherEntry(VarlogError):
 
 
 class PositionedWriteResult(NamedTuple):
-    """Entries that were written, entries that were there already, and the first LLSN behind them."""
+    """Entries that were written, entries that existed already, and the first LLSN after them."""
 
     written: int
     found: int
@@ -49,7 +49,7 @@ class PositionedWriteResult(NamedTuple):
 
 
 class PositionedWriter(PipelinedWriter[AppendAt]):
-    """One attempt at a copy into one log stream. For one user at a time; used from the log's event loop."""
+    """One attempt at a copy into one log stream. For one caller at a time; used from the log's event loop."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         super().__init__(routing, log_stream, timeout_s)
@@ -61,8 +61,8 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
         self._found = 0
 
     async def append(self, at_llsn: LLSN | int, entries: Sequence[bytes] | Columns, time_us: int) -> None:
-        """The entries from `at_llsn` on, which is where the last ones ended. Returns when there is room for the next batch: before
-        these are in the log. OtherEntry: something else is there."""
+        """Append entries from `at_llsn` on, which is where the last ones ended. Returns when there is space for the next batch:
+        before these are in the log. Raises OtherEntry if a different entry is there."""
         check_position("LLSN", at_llsn)
         if self._next and at_llsn != self._next:
             raise InvalidRequest(f"a copy has no gaps: LLSN {self._next} is next, not {at_llsn}")
@@ -72,7 +72,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
         await self._push(outgoing)
 
     async def finish(self) -> PositionedWriteResult:
-        """Everything is in the log, where it belongs."""
+        """Wait until everything is in the log, at its position."""
         await self._settle_all()
         return PositionedWriteResult(self._written, self._found, self._next)
 
@@ -84,7 +84,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
     def _acknowledged(self, outgoing: PipelinedBatch[AppendAt], appended: AppendReply | None) -> None:
         self._written += outgoing.header.count
 
-    # --- positions that are taken --------------------------------------------------------------------------------------------
+    # --- conflicting positions -----------------------------------------------------------------------------------------------
 
     def _conflicts(self, error: VarlogError) -> bool:
         if isinstance(error, PositionConflict):
@@ -106,7 +106,8 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
             try:
                 left = await self._compare(batches[0])
             except Unavailable:
-                # Not ordered when it was in the way, and a seal may have cut it since: the log says where it continues now.
+                # The conflicting entries were not ordered, and a seal may have cut them since: the log reports where it continues
+                # now.
                 return
             batches.popleft()
             if left is not None:
@@ -115,7 +116,7 @@ class PositionedWriter(PipelinedWriter[AppendAt]):
             self._progressed()
 
     async def _compare(self, outgoing: PipelinedBatch[AppendAt]) -> PipelinedBatch[AppendAt] | None:
-        """What is left to write of a batch, after what exists already; None: nothing."""
+        """The rest of a batch after the entries that exist already; None: nothing is left."""
         header, at = outgoing.header, outgoing.request.expected_llsn
         mine = entries_of(outgoing.batch, header)
         end = min(self._taken, LLSN(at + header.count))

@@ -1,7 +1,7 @@
 """[A2] InflightWindow: batches in flight to one stream's primary, in order.
 
-Several at a time, over one connection. It sends and waits, and decides nothing: its owner knows what an error means, and what is
-sent again. What it sends must be repeatable.
+Several batches are in flight over one connection. The window sends and waits, and decides nothing: its owner knows what an error
+means, and what to send again. Requests must be repeatable.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from varlog.rpc.messages import AppendAt, AppendIdempotent, AppendReply, Message
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
-# In flight at once. A primary gathers what arrives meanwhile into one write, so that more would only wait there.
+# The maximum number of bytes in flight. A primary gathers concurrent batches into one write, so more would only wait there.
 WINDOW_BYTES: Final = 8 * MIB
 WINDOW_BYTES_MIN: Final = 64 * KIB
 WINDOW_BATCHES: Final = 256
-# An answer that takes longer makes us check whether the primary is still the same.
+# After this time without an answer, check whether the primary is still the same.
 SLOW_S: Final = 0.5
 TRY_S: Final = 3.0
 DIAL_S: Final = 1.0
 
 
-# The request that a kind of writer sends. It must be one that may be repeated.
+# The request of one kind of writer. It must be repeatable.
 RequestT = TypeVar("RequestT", bound=AppendIdempotent | AppendAt)
 
 
 class PipelinedBatch(Generic[RequestT]):
-    """One packed batch and the request that it goes with. `sent`: it may be in the log."""
+    """One packed batch and its request. `sent`: it may be in the log."""
 
     __slots__ = ("answer", "batch", "header", "request", "sent")
 
@@ -49,13 +49,13 @@ class PipelinedBatch(Generic[RequestT]):
 
 
 class InflightWindow(Generic[RequestT]):
-    """What is in flight, the oldest first. `batches` may be replaced by the owner while nothing is in flight."""
+    """The batches in flight, oldest first. The owner may replace `batches` while nothing is in flight."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID) -> None:
         self.batches: deque[PipelinedBatch[RequestT]] = deque()
         self.log_stream = log_stream
         self._routing = routing
-        # A failure is raised where the oldest is waited for.
+        # An error is raised where the oldest batch is awaited.
         self._tasks = Tasks(f"window/ls={log_stream}", lambda name, error: None)
         self._bytes_max = WINDOW_BYTES
         self._primary: tuple[NodeID, Epoch] = NodeID(0), Epoch(0)
@@ -66,19 +66,19 @@ class InflightWindow(Generic[RequestT]):
         return len(self.batches) >= WINDOW_BATCHES or under_way >= self._bytes_max
 
     def shrink(self) -> None:
-        """The primary has too much in flight."""
+        """Reduce the window: the primary has too much in flight."""
         self._bytes_max = max(WINDOW_BYTES_MIN, self._bytes_max // 2)
 
     async def send(self, outgoing: PipelinedBatch[RequestT]) -> None:
-        """Send it, behind what was sent before. It returns before there is an answer."""
+        """Send a batch after all earlier ones. Returns before there is an answer."""
         connection = await self._connection()
         outgoing.sent = True
         call = connection.call(outgoing.request, outgoing.batch, timeout_s=TRY_S)
         outgoing.answer = self._tasks.spawn(f"batch {outgoing.header.sequence}", call)
-        await asyncio.sleep(0)  # so that it is posted before the next one is
+        await asyncio.sleep(0)  # so that this batch is posted before the next one
 
     async def wait_oldest(self) -> AppendReply:
-        """The answer of the oldest, or its error. Unavailable: the primary is another one by now, or none."""
+        """The answer for the oldest batch, or its error. Raises Unavailable if the stream has another primary by now, or none."""
         answer = self.batches[0].answer
         if answer is None:
             raise Unavailable("it was not sent yet")
@@ -93,20 +93,20 @@ class InflightWindow(Generic[RequestT]):
         return expect(answer.result()[0], AppendReply)
 
     def pop(self) -> PipelinedBatch[RequestT]:
-        """The oldest is in the log."""
+        """Remove the oldest batch, which is in the log."""
         oldest = self.batches.popleft()
         self._bytes_max = min(WINDOW_BYTES, self._bytes_max + len(oldest.batch))
         return oldest
 
     def reset(self) -> None:
-        """Wait for no answer any more; everything is to be sent again."""
+        """Stop waiting for answers; everything is to be sent again."""
         for outgoing in self.batches:
             if outgoing.answer is not None:
                 outgoing.answer.cancel()
                 outgoing.answer = None
 
     async def primary(self) -> LogStream:
-        """The stream, if it runs, as far as is known."""
+        """The stream with its primary, if it runs, as far as is known."""
         stream = self._routing.view.stream(self.log_stream)
         if stream is None:
             stream = (await self._routing.refresh(ATTEMPT_S)).stream(self.log_stream)
@@ -135,7 +135,7 @@ class InflightWindow(Generic[RequestT]):
             async with asyncio.timeout(TRY_S):
                 await connection.wait_writable()
         except TimeoutError:
-            raise CallTimeout(f"{connection.peer} took nothing within {TRY_S:g} s", sent=False) from None
+            raise CallTimeout(f"{connection.peer} accepted nothing within {TRY_S:g} s", sent=False) from None
 
     def _check_primary(self) -> None:
         stream = self._routing.view.stream(self.log_stream)
