@@ -1,4 +1,4 @@
-"""A scripted cluster over the memory transport: it orders at once, holds answers back, and fails as it is told."""
+"""A scripted cluster over the memory transport: it orders immediately, holds replies back, and fails on demand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from varlog.runtime.worker import ThreadWorker
 from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 T = TypeVar("T")
-# Only so that nothing hangs: a busy machine may stand still for seconds.
+# Only so that nothing hangs: a busy machine may stall for seconds.
 WAIT_S = 60.0
 FOR_EVER_S = 100_000.0
 TOPIC = Topic(TopicID(1), "orders")
@@ -139,7 +139,7 @@ class FakeCluster:
         self._change_stream(log_stream, state=state)
 
     def seal(self, log_stream: LogStreamID) -> None:
-        """Nothing more is ordered in this epoch, as the repository tells it."""
+        """Nothing more is ordered in this epoch, as the repository reports it."""
         stream = self._stream(log_stream)
         sealed_end = self.streams[log_stream].end
         self._change_stream(
@@ -319,7 +319,7 @@ class FakeCluster:
             return
         call.reply(
             FetchReply(_rows(stream, llsn, end), end, stream.end, self.tail, self.trimmed),
-            self._spoilt(address, data),
+            self._corrupted(address, data),
         )
 
     def _llsn_from(self, stream: FakeStream, glsn: GLSN) -> LLSN:
@@ -350,12 +350,12 @@ class FakeCluster:
                     raise Trimmed(at, stream.low)
                 call.reply(
                     ReadAtReply(True, log_stream, GLSN(first + index)),
-                    self._spoilt(address, _one(stream, at)),
+                    self._corrupted(address, _one(stream, at)),
                 )
                 return
         raise NotWritten(request.llsn, self.streams[request.log_stream].end - 1)
 
-    def _spoilt(self, address: str, data: bytearray) -> bytearray:
+    def _corrupted(self, address: str, data: bytearray) -> bytearray:
         if data and self.spoil.get(address, 0) > 0:
             self.spoil[address] -= 1
             data[-9] ^= 1

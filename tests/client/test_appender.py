@@ -1,4 +1,4 @@
-"""Appends: gathered while a request is under way, honest about their outcome, over by their deadline (law 10)."""
+"""Appends: batched while a request is in flight, truthful about their outcome, over by their deadline (law 10)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ONE, TWO = LogStreamID(1), LogStreamID(2)
 
 
 async def append_all(log: Log, count: int, prefix: bytes = b"e") -> list[asyncio.Task[Position]]:
-    """Start so many appends, and let them reach their queue."""
+    """Start `count` appends, and let them reach their queue."""
     tasks = [asyncio.create_task(log.append(prefix + b"%d" % i)) for i in range(count)]
     await asyncio.sleep(0)
     return tasks
@@ -71,14 +71,14 @@ def test_appends_of_one_turn_leave_as_one_batch_and_each_gets_its_own_position()
     run(body())
 
 
-def test_appends_that_wait_while_requests_are_under_way_are_packed_into_the_next_batch() -> None:
+def test_appends_that_wait_while_requests_are_in_flight_are_packed_into_the_next_batch() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         cluster.hold_appends = True
         await cluster.start()
         async with await cluster.connect() as log:
             tasks = []
-            for n in range(GATHER_REQUESTS_MAX):  # fill what may be under way
+            for n in range(GATHER_REQUESTS_MAX):  # fill the in-flight window
                 tasks += await append_all(log, 1, b"first")
                 await until_held(cluster, n + 1)
             tasks += await append_all(log, 20, b"a")
@@ -224,7 +224,7 @@ def test_a_chosen_stream_is_tried_again_until_it_takes_it() -> None:
     run(body())
 
 
-def test_a_sealed_stream_is_used_again_once_the_view_says_that_it_runs() -> None:
+def test_a_sealed_stream_is_used_again_once_the_view_shows_it_running() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         cluster.set_state(ONE, StreamState.SEALED)
@@ -239,7 +239,7 @@ def test_a_sealed_stream_is_used_again_once_the_view_says_that_it_runs() -> None
     run(body())
 
 
-def test_the_deadline_of_a_refused_append_says_that_it_is_certainly_not_in_the_log() -> None:
+def test_the_deadline_of_a_refused_append_reports_that_it_is_certainly_not_in_the_log() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=1, streams=2)
         cluster.fail_always["node-1"] = Sealed(ONE)
@@ -290,7 +290,7 @@ def test_members_of_one_batch_end_by_their_own_deadlines() -> None:
     run(body())
 
 
-def test_who_was_told_that_it_is_not_in_the_log_is_left_out_of_the_next_try() -> None:
+def test_an_append_reported_as_not_in_the_log_is_left_out_of_the_next_try() -> None:
     """Law 10: refused is nowhere, although the rest of its batch is tried again and gets there."""
 
     async def body() -> None:
@@ -350,7 +350,7 @@ def test_a_stuck_stream_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPa
     run(body())
 
 
-def test_closing_the_log_tells_each_append_what_is_known_of_it() -> None:
+def test_closing_the_log_ends_each_append_with_what_is_known_of_it() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         cluster.hold_appends = True
@@ -377,7 +377,7 @@ def test_closing_the_log_tells_each_append_what_is_known_of_it() -> None:
 # --- Back-pressure ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_finds_the_queue_full_is_refused_and_the_others_go_on_when_there_is_room(
+def test_what_finds_the_queue_full_is_refused_and_the_others_proceed_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batcher_module, "GATHER_WAITING_ENTRIES_MAX", 5)

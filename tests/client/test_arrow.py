@@ -71,7 +71,7 @@ def test_a_large_batch_is_wrapped_where_it_lies() -> None:
     run(body())
 
 
-def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     async def body() -> None:

@@ -87,7 +87,7 @@ def test_appends_of_many_threads_are_all_acknowledged() -> None:
         assert sorted(position.glsn for position in positions) == list(range(1, 101))
 
 
-def test_leaving_a_subscription_half_way_frees_it_and_the_log_goes_on() -> None:
+def test_leaving_a_subscription_half_way_frees_it_and_the_log_stays_usable() -> None:
     with connected(FakeCluster()) as log:
         log.append_batch([b"1", b"2", b"3"])
         for entry in log.subscribe(1):
@@ -101,7 +101,7 @@ def test_leaving_a_subscription_half_way_frees_it_and_the_log_goes_on() -> None:
         assert log.append(b"5").glsn == 5
 
 
-def test_a_closed_log_says_so_and_closing_twice_is_harmless() -> None:
+def test_a_closed_log_refuses_calls_and_closing_twice_is_harmless() -> None:
     with connected(FakeCluster()) as log:
         log.append(b"1")
         pending = log.subscribe(1)

@@ -19,7 +19,7 @@ FIRST = 10
 
 
 def chunk_of(sizes: list[int], random: Random) -> tuple[Chunk, list[Entry]]:
-    """A chunk with batches of so many entries, and these, at GLSN = LLSN + 1000."""
+    """A chunk with batches of these sizes, and its entries, at GLSN = LLSN + 1000."""
     payload = bytearray()
     entries: list[Entry] = []
     for number, size in enumerate(sizes):

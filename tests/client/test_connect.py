@@ -103,7 +103,7 @@ def test_waiting_for_the_streams_to_run_ends_when_they_do_or_at_the_deadline() -
     run(body())
 
 
-def test_administration_without_a_manager_says_so() -> None:
+def test_administration_without_a_manager_fails_with_that_reason() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         await cluster.start("repository")
@@ -123,7 +123,7 @@ def test_administration_without_a_manager_says_so() -> None:
     run(body())
 
 
-def test_a_closed_log_answers_at_once_and_ends_what_is_under_way() -> None:
+def test_a_closed_log_fails_immediately_and_ends_calls_in_flight() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         await cluster.start()

@@ -1,4 +1,4 @@
-"""Damaged bytes never reach the application: another replica is asked, and the one that served them is told, without a wait."""
+"""Damaged bytes never reach the application: another replica is read, and the one that served them is notified, without waiting."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ async def filled(cluster: FakeCluster, count: int = 30) -> Log:
     return log
 
 
-class Rotten:
+class CorruptNodes:
     """Makes batches damaged for good on some nodes: (address, LLSN of the batch). Fetches bring them as they are."""
 
     def __init__(self, cluster: FakeCluster, *rot: tuple[str, int]) -> None:
         self.rot = rot
-        cluster._spoilt = self._spoilt  # type: ignore[method-assign]
+        cluster._corrupted = self._corrupted  # type: ignore[method-assign]
 
-    def _spoilt(self, address: str, data: bytearray) -> bytearray:
+    def _corrupted(self, address: str, data: bytearray) -> bytearray:
         places = [at + 64 for at, header in walk(data) if (address, header.first_llsn) in self.rot]
         for at in places:
             data[at] ^= 1
@@ -64,14 +64,14 @@ async def as_arrow(log: Log, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("read", [subscribed, as_arrow])
-def test_every_entry_comes_once_and_the_damaged_replica_is_told(
+def test_every_entry_arrives_once_and_the_damaged_replica_is_notified(
     read: Callable[[Log, int], Awaitable[list[bytes]]],
 ) -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=3)
         cluster.fetch_bytes_most = 400
         async with await filled(cluster) as log:
-            Rotten(cluster, ("node-1", 7), ("node-2", 15), ("node-3", 24))
+            CorruptNodes(cluster, ("node-1", 7), ("node-2", 15), ("node-3", 24))
             assert await read(log, 30) == [b"%d" % glsn for glsn in range(1, 31)]
             await until(lambda: checks(cluster))
         for address, check in checks(cluster):
@@ -89,19 +89,19 @@ def test_replicas_that_are_damaged_near_each_other_have_everything_together(seed
         async with await filled(cluster, 40) as log:
             firsts = [header.first_llsn for _, header in walk(cluster.streams[STREAM].batches)]
             random = Random(seed)
-            Rotten(cluster, *((random.choice(("node-1", "node-2")), llsn) for llsn in firsts))
+            CorruptNodes(cluster, *((random.choice(("node-1", "node-2")), llsn) for llsn in firsts))
             assert await subscribed(log, 40) == [b"%d" % glsn for glsn in range(1, 41)]
 
     run(body())
 
 
 def test_damage_that_no_replica_is_free_of_is_waited_for_and_never_stepped_over() -> None:
-    """Law 4: the subscriber stops before it, and goes on when one of them is mended."""
+    """Law 4: the subscriber stops before it, and continues when one of them is repaired."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster) as log:
-            rotten = Rotten(cluster, ("node-1", 7), ("node-2", 7))
+            corrupt = CorruptNodes(cluster, ("node-1", 7), ("node-2", 7))
             entries = log.subscribe(1, 31)
             got = [(await anext(entries)).data for _ in range(6)]
             fetches = len([1 for _, message in cluster.requests if isinstance(message, Fetch)])
@@ -111,14 +111,14 @@ def test_damage_that_no_replica_is_free_of_is_waited_for_and_never_stepped_over(
                     len([1 for _, message in cluster.requests if isinstance(message, Fetch)]) > fetches + 3
                 )
             )
-            rotten.rot = (("node-2", 7),)
+            corrupt.rot = (("node-2", 7),)
             got += [entry.data async for entry in entries]
             assert got == [b"%d" % glsn for glsn in range(1, 31)]
 
     run(body())
 
 
-def test_a_point_read_goes_on_to_another_replica_and_tells_the_damaged_one() -> None:
+def test_a_point_read_moves_to_another_replica_and_notifies_the_damaged_one() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster) as log:

@@ -1,4 +1,4 @@
-"""Whom a client asks last, by what it saw and by what others told the repository; last, but never not at all."""
+"""Which nodes a client uses last, by its own failures and by those others reported; last, but never not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(cluster: FakeCluster, kind: type) -> list[str]:
 
 
 def test_a_primary_that_refuses_connections_is_suspected_once_and_its_streams_come_last() -> None:
-    """R-FAIL-2: the client avoids the node, and tells the repository of its suspicion."""
+    """R-FAIL-2: the client avoids the node, and reports its suspicion to the repository."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
@@ -73,7 +73,7 @@ def test_an_impatient_caller_makes_nobody_suspect() -> None:
     run(body())
 
 
-def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there() -> None:
+def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_left() -> None:
     """R-FAIL-2: suspicions of others count."""
 
     async def body() -> None:
@@ -96,7 +96,7 @@ def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there()
     run(body())
 
 
-def test_a_stream_that_runs_anew_clears_its_nodes() -> None:
+def test_a_stream_that_runs_again_clears_its_nodes() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         await cluster.start("repository", cluster.primary_of(TWO))
@@ -128,7 +128,7 @@ def test_a_view_in_use_is_refreshed_now_and_then_and_an_idle_one_is_not(
             cluster.requests.clear()
             while len(asked(cluster, GetView)) < 3:
                 await log.append(b"x")
-                # The virtual clock stands still while somebody has something to do.
+                # The virtual clock stops while any task is runnable.
                 await asyncio.sleep(0.005)
             await until(lambda: log._routing._keeping_fresh is None)  # nothing is left that would wake it
 
@@ -163,21 +163,21 @@ def test_a_waiting_fetch_leaves_a_suspected_node_and_one_that_left_its_stream(se
 
 def test_an_error_that_was_answered_makes_a_node_come_last_but_not_suspect() -> None:
     async def body() -> None:
-        told: list[NodeID] = []
-        failure_detector = FailureDetector(lambda node, why: told.append(node))
+        reported: list[NodeID] = []
+        failure_detector = FailureDetector(lambda node, why: reported.append(node))
         for _ in range(2):
             failure_detector.node_erred(NodeID(1))
         assert list(failure_detector.avoided()) == [1]
         for _ in range(5):
             failure_detector.node_failed(NodeID(2), str(Unavailable("it broke")))
-        assert told == [2]
+        assert reported == [2]
         failure_detector.node_answered(NodeID(2))
         assert list(failure_detector.avoided()) == [1]
 
     run(body())
 
 
-def test_appends_are_told_which_epoch_they_are_for() -> None:
+def test_appends_carry_the_epoch_they_are_for() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         cluster.seal(ONE)
@@ -186,7 +186,7 @@ def test_appends_are_told_which_epoch_they_are_for() -> None:
         async with await cluster.connect() as log:
             await log.append(b"x")
             cluster.seal(ONE)
-            cluster.unseal(ONE)  # the client has not heard of it: refused, refreshed, taken
+            cluster.unseal(ONE)  # the client does not know of it: refused, refreshed, accepted
             await log.append(b"y")
         epochs = [message.epoch for _, message in cluster.requests if isinstance(message, Append)]
         assert epochs == [2, 2, 3]

@@ -43,7 +43,7 @@ def test_a_topic_is_made_listed_shown_and_deleted(tmp_path: Path) -> None:
     with_proxy(tmp_path, story, topic="")
 
 
-def test_a_topic_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_another_one(tmp_path: Path) -> None:
     """The log that the proxy had opened for the old one is not used for it."""
 
     async def story(proxy: Proxy) -> None:
@@ -70,7 +70,7 @@ def test_a_topic_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
         ({"name": "orders", "ordering": "sequenced"}, 409),
     ],
 )
-def test_a_topic_that_cannot_be_made_is_refused_and_says_why(
+def test_a_topic_that_cannot_be_created_is_refused_with_the_reason(
     tmp_path: Path, body: dict[str, object], status: int
 ) -> None:
     async def story(proxy: Proxy) -> None:
@@ -106,7 +106,7 @@ def test_a_log_stream_is_sealed_by_hand_and_unsealed(tmp_path: Path) -> None:
     with_proxy(tmp_path, story)
 
 
-def test_the_streams_of_a_sequenced_topic_are_not_sealed_one_by_one(tmp_path: Path) -> None:
+def test_the_streams_of_a_sequenced_topic_are_not_sealed_individually(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         await proxy.make_topic("fast", ordering="sequenced")
         [stream] = (await proxy.http.get("/v1/log-streams?topic=fast")).json()["log_streams"]
@@ -129,7 +129,7 @@ def test_nodes_are_listed_with_what_they_hold(tmp_path: Path) -> None:
     with_proxy(tmp_path, story)
 
 
-def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
+def test_a_status_has_rates_once_there_are_two_samples(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         first = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
         assert first.rates.append_entries_per_s is None and first.topics[0].append_entries_per_s is None
@@ -184,7 +184,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_problem_and_the_process_lives(tmp
     asyncio.run(run())
 
 
-def test_metrics_tell_of_the_proxy_and_of_the_cluster(tmp_path: Path) -> None:
+def test_metrics_cover_the_proxy_and_the_cluster(tmp_path: Path) -> None:
     """Requests by route and status, entries and bytes, nodes, streams, replicas, readers."""
 
     async def story(proxy: Proxy) -> None:

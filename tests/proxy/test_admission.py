@@ -29,7 +29,7 @@ def append(admitted: ProxyAdmission, size: int, client: str = "a") -> Iterator[N
         release()
 
 
-def test_as_many_appends_as_allowed_are_under_way_and_no_more() -> None:
+def test_as_many_appends_as_allowed_are_in_flight_and_no_more() -> None:
     admitted = admission(appends_max=2)
     with (
         append(admitted, 1),

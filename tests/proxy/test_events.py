@@ -11,7 +11,7 @@ from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
 from varlog.proxy.limits import ProxyLimits
 
 
-def test_entries_that_are_there_and_those_to_come_arrive_in_order(tmp_path: Path) -> None:
+def test_existing_and_future_entries_arrive_in_order(tmp_path: Path) -> None:
     """R-READ-3 through the proxy."""
 
     async def story(proxy: LiveProxy) -> None:
@@ -56,7 +56,7 @@ def test_who_comes_back_with_the_last_id_gets_each_entry_once(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("begin", "first"), [("7", 7), ("oldest", 1), ("next", 11), ("-3", 8), ("-99", 1), ("12", 12)]
 )
-def test_a_follower_begins_where_it_asks_to(tmp_path: Path, begin: str, first: int) -> None:
+def test_a_follower_begins_at_the_requested_position(tmp_path: Path, begin: str, first: int) -> None:
     async def story(proxy: LiveProxy) -> None:
         log = await proxy.log()
         await log.append_batch([b"x"] * 10)
@@ -68,7 +68,7 @@ def test_a_follower_begins_where_it_asks_to(tmp_path: Path, begin: str, first: i
     with_live_proxy(tmp_path, story)
 
 
-def test_a_follower_whose_start_is_trimmed_is_told_so_before_the_stream_begins(tmp_path: Path) -> None:
+def test_a_follower_whose_start_is_trimmed_is_refused_before_the_stream_begins(tmp_path: Path) -> None:
     """A browser does not come back after a status like this one: it would ask for the same again."""
 
     async def story(proxy: LiveProxy) -> None:
@@ -144,7 +144,7 @@ def test_a_feed_ends_with_its_last_follower(tmp_path: Path) -> None:
     with_live_proxy(tmp_path, story)
 
 
-def test_who_follows_a_topic_that_is_deleted_hears_of_it(tmp_path: Path) -> None:
+def test_deleting_a_topic_ends_its_followers_with_that_error(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with proxy.events() as events:
             await events.status()
@@ -155,7 +155,7 @@ def test_who_follows_a_topic_that_is_deleted_hears_of_it(tmp_path: Path) -> None
     with_live_proxy(tmp_path, story)
 
 
-def test_a_proxy_that_stops_tells_its_followers_and_does_not_wait_for_them(tmp_path: Path) -> None:
+def test_a_proxy_that_stops_notifies_its_followers_and_does_not_wait_for_them(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with proxy.events() as events:
             await events.status()

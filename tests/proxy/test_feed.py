@@ -89,7 +89,7 @@ def test_those_who_want_the_same_page_share_it(tmp_path: Path) -> None:
     with_log(tmp_path, story)
 
 
-def test_what_was_trimmed_is_told_to_who_wants_it_and_to_nobody_else(tmp_path: Path) -> None:
+def test_a_trim_is_reported_to_the_consumers_that_want_it_and_to_no_other(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await log.append_batch([b"x"] * 10)
         await log.trim(5)
@@ -106,7 +106,7 @@ def test_what_was_trimmed_is_told_to_who_wants_it_and_to_nobody_else(tmp_path: P
     with_log(tmp_path, story)
 
 
-def test_a_feed_that_was_overtaken_by_a_trim_goes_on_behind_it(tmp_path: Path) -> None:
+def test_a_feed_that_was_overtaken_by_a_trim_continues_behind_it(tmp_path: Path) -> None:
     """It may have been slow itself: the node that it read from was away, say."""
 
     async def story(log: Log) -> None:
@@ -123,7 +123,7 @@ def test_a_feed_that_was_overtaken_by_a_trim_goes_on_behind_it(tmp_path: Path) -
     with_log(tmp_path, story)
 
 
-def test_who_still_waits_at_a_feed_that_is_closed_hears_of_it(tmp_path: Path) -> None:
+def test_closing_a_feed_ends_its_waiters_with_that_error(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         feed = Feed(log, 1)
         waiting = asyncio.create_task(take(feed, 1, 2))

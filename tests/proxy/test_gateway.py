@@ -56,7 +56,7 @@ def _with_gateway(path: Path, story: Callable[[Gateway, CountingOpener], Awaitab
     asyncio.run(run())
 
 
-def test_a_topic_is_opened_once_for_all_who_ask(tmp_path: Path) -> None:
+def test_a_topic_is_opened_once_for_all_callers(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
         await (await gateway.admin()).create_topic("orders")
         logs = await asyncio.gather(*(gateway.log("orders") for _ in range(10)))
@@ -82,7 +82,7 @@ def test_who_stops_waiting_does_not_stop_the_others(tmp_path: Path) -> None:
     _with_gateway(tmp_path, story)
 
 
-def test_a_topic_that_is_not_there_is_not_made_nor_remembered(tmp_path: Path) -> None:
+def test_a_missing_topic_is_neither_created_nor_cached(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
         for _ in range(2):
             with pytest.raises(UnknownTopic):
@@ -96,7 +96,7 @@ def test_a_topic_that_is_not_there_is_not_made_nor_remembered(tmp_path: Path) ->
     _with_gateway(tmp_path, story)
 
 
-def test_a_topic_that_is_made_anew_is_opened_anew(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_opened_again(tmp_path: Path) -> None:
     """It may be of the other ordering: what was opened before is of no use for it."""
 
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
@@ -124,7 +124,7 @@ def test_a_cluster_that_was_away_is_tried_again(tmp_path: Path) -> None:
     _with_gateway(tmp_path, story)
 
 
-def test_the_status_is_asked_for_once_by_all_who_ask_at_once(tmp_path: Path) -> None:
+def test_concurrent_callers_share_one_status_request(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
         admin, asked = await gateway.admin(), 0
         ask = admin.status

@@ -55,7 +55,7 @@ def test_what_a_browser_has_is_not_sent_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Fpages.py", "%2e%2e%2fapp.py", "dashboard.html%00"])
-def test_a_file_that_is_not_there_is_a_problem_like_any_other(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_answered_with_a_problem(tmp_path: Path, name: str) -> None:
     async def story(proxy: Proxy) -> None:
         answer = await proxy.http.get(f"/static/{name}")
         assert answer.status_code == 404
@@ -91,7 +91,7 @@ def test_no_file_names_another_machine(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_file_that_another_one_names_is_there_and_says_what_it_is(path: Path) -> None:
+def test_every_file_that_another_one_names_exists_and_states_what_it_owns(path: Path) -> None:
     text = path.read_text("utf-8")
     named = re.findall(r'(?:from|import) "\./([\w.-]+)"|"/static/([\w.-]+)"', text)
     missing = [name for pair in named for name in pair if name and not (STATIC / name).is_file()]

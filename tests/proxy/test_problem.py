@@ -117,7 +117,7 @@ def test_what_the_framework_refuses_has_the_same_shape(
     with_proxy(tmp_path, story)
 
 
-def test_a_method_that_is_not_there_is_told_those_that_are(tmp_path: Path) -> None:
+def test_an_unsupported_method_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     """The methods of one path are on several routes."""
 
     async def story(proxy: Proxy) -> None:
@@ -147,20 +147,20 @@ def _answered(error: Exception, limits: ProxyLimits) -> httpx.Response:
 @pytest.mark.parametrize(
     "error", [model.Unavailable("now"), model.NotAccepted("late"), TooBusy("appends", 1)]
 )
-def test_who_is_refused_for_now_is_told_when_to_come_back(error: VarlogError) -> None:
+def test_a_temporary_refusal_has_a_retry_after(error: VarlogError) -> None:
     answer = _answered(error, ProxyLimits(retry_after_s=7.0))
     assert answer.status_code in (429, 503)
     assert answer.headers["Retry-After"] == "7"
 
 
-def test_an_overload_says_itself_when_there_is_a_chance_again() -> None:
+def test_an_overload_states_its_own_retry_after() -> None:
     answer = _answered(model.Overloaded(1000, 400.0, 2.3), ProxyLimits(retry_after_s=7.0))
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "3"
     assert "retry after 2.3 s" in answer.text
 
 
-def test_a_bug_tells_its_kind_and_no_more() -> None:
+def test_a_bug_shows_its_kind_and_no_more() -> None:
     """What is in the message of an exception that nobody expected is nobody's business outside."""
     answer = _answered(RuntimeError("the secret"), ProxyLimits())
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:varlog:bug")

@@ -69,7 +69,7 @@ def test_a_stream_that_is_not_taken_is_cut_off_and_looks_cut_off(
     with_live_proxy(tmp_path, story, limits=ProxyLimits(slow_s=0.2))
 
 
-def test_who_leaves_in_the_middle_gives_his_place_back(tmp_path: Path) -> None:
+def test_a_client_that_leaves_in_the_middle_releases_its_slot(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         await _fill(proxy)
         async with _range(proxy) as (reader, writer):

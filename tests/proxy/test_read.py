@@ -43,7 +43,7 @@ async def _get(proxy: Proxy, path: str, accept: str = "application/json", status
         (b"[" * 9999, "json", "[" * 9999, "text"),
     ],
 )
-def test_an_entry_is_told_as_it_was_asked_for_or_says_how_else(
+def test_an_entry_is_encoded_as_requested_or_names_its_encoding(
     tmp_path: Path, data: bytes, encoding: str, rendered: object, how: str
 ) -> None:
     async def story(proxy: Proxy) -> None:
@@ -65,7 +65,7 @@ def test_bytes_come_as_they_are_with_their_positions_in_headers(tmp_path: Path) 
     with_proxy(tmp_path, story)
 
 
-def test_positions_that_hold_nothing_say_why(tmp_path: Path) -> None:
+def test_positions_without_an_entry_have_a_reason(tmp_path: Path) -> None:
     """R-READ-1"""
 
     async def story(proxy: Proxy) -> None:
@@ -205,7 +205,7 @@ def test_streams_of_ranges_count_as_subscriptions_and_give_their_place_back(tmp_
     with_proxy(tmp_path, story, limits=ProxyLimits(subscriptions_max=1))
 
 
-def test_the_tail_and_the_oldest_position_are_told(tmp_path: Path) -> None:
+def test_the_tail_and_the_oldest_position_are_returned(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         assert await _get(proxy, "/v1/topics/orders/tail") == {"topic": "orders", "newest": 0, "oldest": 1}
         await _append(proxy, b"one", b"two")

@@ -152,7 +152,7 @@ def test_one_that_takes_nothing_does_not_hold_up_another(tmp_path: Path) -> None
     with_live_proxy(tmp_path, story, limits=ProxyLimits(slow_s=TEST_S))
 
 
-def test_the_log_is_trimmed_under_one_that_is_slow_and_it_hears_of_it(tmp_path: Path) -> None:
+def test_a_trim_under_a_slow_consumer_is_reported_to_it(tmp_path: Path) -> None:
     """What was sent before arrives; then the position that is gone, and the oldest there is."""
 
     async def story(proxy: LiveProxy) -> None:

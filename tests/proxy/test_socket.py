@@ -76,7 +76,7 @@ def test_appends_of_a_socket_are_made_in_the_order_of_its_messages(tmp_path: Pat
         ('{"read": 7}', "bad-body", None),
     ],
 )
-def test_a_message_that_is_refused_is_answered_and_the_socket_goes_on(
+def test_a_message_that_is_refused_is_answered_and_the_socket_stays_open(
     tmp_path: Path, message: str, problem: str, ref: object
 ) -> None:
     async def story(proxy: LiveProxy) -> None:
@@ -140,7 +140,7 @@ def test_a_socket_whose_topic_is_deleted_is_closed_with_the_reason(tmp_path: Pat
     with_live_proxy(tmp_path, story)
 
 
-def test_what_was_trimmed_is_told_and_passed_over_if_that_was_asked_for(tmp_path: Path) -> None:
+def test_what_was_trimmed_is_reported_and_skipped_on_request(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         log = await proxy.log()
         await log.append_batch([b"x"] * 10)

@@ -100,7 +100,7 @@ def document() -> StatusOut:
     return status_document(seen(), None, NOW_US)
 
 
-def test_a_node_that_is_away_says_nothing_of_itself() -> None:
+def test_an_unreachable_node_has_no_figures() -> None:
     away = document().nodes[2]
     assert (away.alive, away.unreachable_s, away.suspected) == (False, 12.5, True)
     assert (away.stored_bytes, away.replica_count, away.leased, away.started_at) == (None, None, None, None)
@@ -108,7 +108,7 @@ def test_a_node_that_is_away_says_nothing_of_itself() -> None:
     assert (there.alive, there.stored_bytes, there.replica_count, there.leased) == (True, 1_500, 2, True)
 
 
-def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far() -> None:
+def test_a_copy_on_an_unreachable_node_is_missing_and_a_lagging_one_has_its_lag() -> None:
     stream = document().log_streams[0]
     assert (stream.state, stream.waiting_for, stream.newest_llsn) == (
         "sealed",
@@ -150,7 +150,7 @@ def test_readers_lag_behind_the_newest_entry_and_events_have_a_time() -> None:
     assert event.message == "storage node 3 does not answer: no answer"
 
 
-def test_a_topic_whose_end_is_not_known_says_so() -> None:
+def test_a_topic_whose_end_is_unknown_shows_that() -> None:
     without = status_document(replace(seen(), tails=()), None, NOW_US)
     assert [(topic.oldest, topic.newest) for topic in without.topics] == [(None, None), (None, None)]
     assert without.readers[0].lag_entries is None
@@ -163,12 +163,12 @@ def test_appends_are_counted_where_every_entry_is_written_once() -> None:
     assert (THREE, COMMITTED) not in look.traffic and look.traffic[ONE, COMMITTED].append_entries == 10
 
 
-def test_a_time_is_told_to_the_microsecond_also_where_there_are_none() -> None:
+def test_a_time_is_rendered_to_the_microsecond_even_if_they_are_zero() -> None:
     assert rfc3339(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
     assert rfc3339(1_700_000_000_000_000) == "2023-11-14T22:13:20.000000Z"
 
 
-def test_a_slow_disk_is_told_and_only_that_of_one_node() -> None:
+def test_a_slow_disk_is_reported_for_its_node_only() -> None:
     """O2: by the mean time of its writes, against those of the other nodes."""
     found = seen()
     status = found.nodes[1].status

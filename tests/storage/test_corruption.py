@@ -91,7 +91,7 @@ def test_ranges_follow_each_other_and_cover_what_is_committed(tmp_path: Path, by
     assert rot_of(store, bytes_max) == []
 
 
-def test_every_flipped_byte_is_found_in_its_range_and_mended(tmp_path: Path) -> None:
+def test_every_flipped_byte_is_found_in_its_range_and_repaired(tmp_path: Path) -> None:
     """Headers, offsets, entries, padding: wherever it is, the file is byte for byte what it was."""
     store = filled(tmp_path, batches=14)
     good = files_of(store.path)
@@ -107,7 +107,7 @@ def test_every_flipped_byte_is_found_in_its_range_and_mended(tmp_path: Path) -> 
     assert files_of(store.path) == good
 
 
-def test_mending_what_is_sound_changes_nothing(tmp_path: Path) -> None:
+def test_repairing_intact_data_changes_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path)
     good = files_of(store.path)
     for blocks in block_ranges(store):
@@ -121,9 +121,9 @@ def test_a_copy_that_is_not_exactly_the_range_is_refused_and_nothing_is_written(
     copy, other = bytes_of(chosen), bytes_of(block_ranges(store)[4])
     flip(chosen.segment.path, chosen.offset + 70)
     before = files_of(store.path)
-    spoilt = bytearray(copy)
-    spoilt[-1] ^= 1
-    for bad in (spoilt, copy[:-8], copy + bytes(8), copy + other, other, b""):
+    corrupt = bytearray(copy)
+    corrupt[-1] ^= 1
+    for bad in (corrupt, copy[:-8], copy + bytes(8), copy + other, other, b""):
         with pytest.raises(CorruptBatch):
             store.repair(chosen.begin, chosen.end, bad)
     with pytest.raises(CorruptBatch, match="not between two points"):
@@ -132,7 +132,7 @@ def test_a_copy_that_is_not_exactly_the_range_is_refused_and_nothing_is_written(
     fill(store, [[b"the store is still sound"]])
 
 
-def test_the_newest_range_is_mended_below_what_is_not_committed(tmp_path: Path) -> None:
+def test_the_newest_range_is_repaired_below_what_is_not_committed(tmp_path: Path) -> None:
     """The tail behind it is neither looked at nor touched."""
     store = new_store(tmp_path)
     fill(store, [[b"a"]], [[b"b"]], [[b"c"]])
@@ -168,8 +168,10 @@ def test_a_copy_that_was_fetched_before_more_was_written_still_fits(tmp_path: Pa
     assert reopen(store).written_end == 13
 
 
-def test_a_cut_whose_place_is_hidden_by_damage_removes_nothing_and_works_once_mended(tmp_path: Path) -> None:
-    """Law 6: the tail goes for real, or the seal is not told."""
+def test_a_cut_whose_place_is_hidden_by_damage_removes_nothing_and_works_once_repaired(
+    tmp_path: Path,
+) -> None:
+    """Law 6: the tail is really gone, or the seal is not acknowledged."""
     store = new_store(tmp_path, segment_bytes=400)
     fill(store, *[[[b"x" * 50]] for _ in range(9)])
     store.commit(row(1, 1, 1))
@@ -187,7 +189,7 @@ def test_a_cut_whose_place_is_hidden_by_damage_removes_nothing_and_works_once_me
 
 
 def test_a_cut_whose_place_is_hidden_by_damage_in_trimmed_entries_takes_all_of_them(tmp_path: Path) -> None:
-    """Nobody can mend what is trimmed, and a seal must not wait for it."""
+    """What is trimmed cannot be repaired, and a seal must not wait for it."""
     store = new_store(tmp_path, segment_bytes=400)
     fill(store, *[[[b"x" * 50]] for _ in range(9)])
     store.commit(row(1, 1, 1))
@@ -315,9 +317,9 @@ def test_sound_bytes_end_at_the_first_damage(tmp_path: Path) -> None:
     assert intact_bytes(data, LLSN(3), LLSN(7)) == (0, 3)
     assert intact_bytes(b"", LLSN(3), LLSN(7)) == (0, 3)
     for at in (size + 1, size + 70, 2 * size - 1):
-        spoilt = bytearray(data)
-        spoilt[at] ^= 1
-        assert intact_bytes(spoilt, LLSN(1), LLSN(7)) == (size, 3)
+        corrupt = bytearray(data)
+        corrupt[at] ^= 1
+        assert intact_bytes(corrupt, LLSN(1), LLSN(7)) == (size, 3)
 
 
 def test_examining_does_not_open_segments_for_good(tmp_path: Path) -> None:
@@ -361,8 +363,8 @@ def _segment(name: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed: int) -> None:
-    """Sectors of the write survive or not: the range is damaged, or it is mended; no other byte differs."""
+def test_a_crash_in_the_middle_of_a_repair_leaves_damage_that_is_found_again(seed: int) -> None:
+    """Sectors of the write survive or not: the range is damaged, or it is repaired; no other byte differs."""
     host = Host(seed)
     host.disk.make_directory(DIRECTORY.parent)
     store = LogStore.create(
@@ -373,7 +375,7 @@ def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed
     commit_all(store)
     store.sync_rows()
     good = host.files(DIRECTORY)
-    # The newest segment is read when it is opened: damage in it is told then (see test_damage).
+    # The newest segment is read when it is opened: damage in it is reported then (see test_damage).
     closed = [blocks for blocks in block_ranges(store) if blocks.segment.path.name != max(good, key=_segment)]
     blocks = random.Random(seed).choice(closed)
     name = blocks.segment.path.name
@@ -395,7 +397,7 @@ def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed
     assert rot_of(store) == []
 
 
-def test_a_mend_that_fails_on_the_disk_poisons_the_store(
+def test_a_repair_that_fails_on_the_disk_poisons_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync that failed is never taken for one that worked, whatever it was for."""
@@ -414,7 +416,7 @@ def test_a_mend_that_fails_on_the_disk_poisons_the_store(
         fill(store, [[b"no"]])
 
 
-def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
+def test_a_segment_that_was_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
     """Law 9: what nobody trimmed is never said to be."""
     store = filled(tmp_path)
     first = store.block_range(LLSN(1))

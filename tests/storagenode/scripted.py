@@ -1,4 +1,4 @@
-"""A storage node over memory connections, and scripted neighbours: a client, a primary, a repository that says what it is told."""
+"""A storage node over memory connections, and scripted neighbours: a client, a primary, a scripted repository."""
 
 from __future__ import annotations
 
@@ -171,16 +171,16 @@ class Bench:
 
 
 def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell a story with a bench that is always put away again."""
+    """Run a scenario with a bench that is always closed at its end."""
 
-    async def told() -> None:
+    async def body() -> None:
         bench = Bench(tmp_path)
         try:
             await asyncio.wait_for(story(bench), 2 * TIMEOUT_S)
         finally:
             await bench.close()
 
-    asyncio.run(told())
+    asyncio.run(body())
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -49,7 +49,7 @@ ENTRY = b"x" * 1500
 
 
 class Trouble:
-    """A bench whose disk does what it is told."""
+    """A bench whose disk fails on demand."""
 
     def __init__(self, root: Path) -> None:
         self.drive = Drive()
@@ -109,7 +109,7 @@ class Trouble:
 
 
 def run(tmp_path: Path, story: Callable[[Trouble], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def body() -> None:
         trouble = Trouble(tmp_path)
         try:
             await asyncio.wait_for(story(trouble), 60)
@@ -118,7 +118,7 @@ def run(tmp_path: Path, story: Callable[[Trouble], Awaitable[None]]) -> None:
             trouble.drive.capacity_bytes = None
             await trouble.bench.close()
 
-    asyncio.run(told())
+    asyncio.run(body())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -147,7 +147,7 @@ def test_a_failed_sync_seals_the_replica_and_a_seal_brings_it_back_with_all_that
         assert max(report.durable_end for report in repository.reports) == 6
         with pytest.raises(Sealed, match="Input/output error"):
             await trouble.bench.call(Append(STREAM), make_batch(b"refused"))
-        assert len(await trouble.read_all()) == 5, "reads go on"
+        assert len(await trouble.read_all()) == 5, "reads continue"
 
         assert await trouble.seal(2) is ReplicaState.SEALED
         with pytest.raises(Sealed, match="Input/output error"):
@@ -162,8 +162,8 @@ def test_a_failed_sync_seals_the_replica_and_a_seal_brings_it_back_with_all_that
     run(tmp_path, story)
 
 
-def test_while_the_disk_still_fails_the_seal_is_refused_and_can_be_asked_again(tmp_path: Path) -> None:
-    """R-SEAL-5: SEALED is told only when the cut is durable."""
+def test_while_the_disk_still_fails_the_seal_is_refused_and_can_be_retried(tmp_path: Path) -> None:
+    """R-SEAL-5: SEALED is answered only when the cut is durable."""
 
     async def story(trouble: Trouble) -> None:
         await trouble.start()
@@ -266,7 +266,7 @@ def test_a_full_disk_refuses_appends_with_the_reason_and_serves_reads_trims_and_
 
 
 def test_a_little_free_space_does_not_make_a_full_disk_take_appends_again(tmp_path: Path) -> None:
-    """Else it would be sealed and unsealed for ever."""
+    """Otherwise it would be sealed and unsealed forever."""
 
     async def story(trouble: Trouble) -> None:
         await trouble.start()
@@ -336,10 +336,10 @@ def test_a_trim_that_the_disk_refuses_is_kept_later_and_seen_at_once(
     run(tmp_path, story)
 
 
-def test_a_trim_that_a_sync_could_not_keep_is_kept_when_the_repository_tells_it(
+def test_a_trim_that_a_sync_could_not_keep_is_kept_when_the_repository_sends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-SYNC-3, law 9: the disk refused it once, and the sync ended with that. The repository tells a trim once a session."""
+    """R-SYNC-3, law 9: the disk refused it once, and the sync ended with that. The repository sends a trim once per session."""
     trim, refusals = LogStore.trim, [OSError(errno.EMFILE, "too many open files")]
 
     def refuse_once(store: LogStore, glsn: GLSN) -> None:

@@ -68,7 +68,7 @@ class NoWitness(OsDisk):
         super().replace_file(path, content)
 
 
-def test_what_no_disk_takes_is_not_said_to_be_kept(tmp_path: Path) -> None:
+def test_what_no_disk_accepts_is_not_reported_as_kept(tmp_path: Path) -> None:
     """Law 1."""
 
     async def story(bench: Bench) -> None:

@@ -196,7 +196,7 @@ def test_a_seal_below_a_commit_freezes_the_replica_and_only_it(tmp_path: Path) -
         assert status.status.replicas[0].state is ReplicaState.FROZEN
         with pytest.raises(Unavailable):
             await bench.call(ReadAt(TOPIC, GLSN(1)))
-        await bench.call(AddLogStream(TOPIC, LogStreamID(2)))  # the node itself goes on
+        await bench.call(AddLogStream(TOPIC, LogStreamID(2)))  # the node itself continues
 
     run(tmp_path, story)
 
@@ -319,8 +319,8 @@ def test_what_is_ordered_and_its_high_watermark_are_seen_and_change_as_one(tmp_p
         [replica] = (await node_status(bench)).status.replicas
         assert (replica.committed_end, replica.durable_end) == (21, 21)
         assert (replica.low_watermark, replica.high_watermark) == (0, 200)
-        [told] = (await bench.session()).opened.replicas
-        assert (told.committed_end, told.durable_end, told.last_glsn) == (21, 21, 200)
+        [point] = (await bench.session()).opened.replicas
+        assert (point.committed_end, point.durable_end, point.last_glsn) == (21, 21, 200)
 
     run(tmp_path, story)
 
@@ -416,7 +416,7 @@ def test_a_fetch_waits_for_what_is_not_ordered_yet_and_is_woken(tmp_path: Path) 
     run(tmp_path, story)
 
 
-def test_a_position_ordered_in_a_stream_that_is_not_here_is_told_apart_from_one_not_written(
+def test_a_position_ordered_in_a_stream_of_other_nodes_is_distinguished_from_one_not_written(
     tmp_path: Path,
 ) -> None:
     async def story(bench: Bench) -> None:
@@ -482,8 +482,8 @@ def test_a_removal_that_the_disk_refuses_is_shown_and_finished_later(
     run(tmp_path, story)
 
 
-def test_a_replica_that_is_made_after_a_trim_hears_of_it(tmp_path: Path) -> None:
-    """Law 9: the repository tells a node of a trim once, and not of it again for a replica that was not there yet."""
+def test_a_replica_that_is_created_after_a_trim_gets_it(tmp_path: Path) -> None:
+    """Law 9: the repository sends a trim to a node once, and not again for a replica that did not exist yet."""
 
     async def story(bench: Bench) -> None:
         await bench.start()
@@ -498,8 +498,8 @@ def test_a_replica_that_is_made_after_a_trim_hears_of_it(tmp_path: Path) -> None
     run(tmp_path, story)
 
 
-def test_a_damaged_replica_is_told_and_the_node_starts_without_it(tmp_path: Path) -> None:
-    """Its files stay as they are; the other replicas of the node go on."""
+def test_a_damaged_replica_is_reported_and_the_node_starts_without_it(tmp_path: Path) -> None:
+    """Its files stay as they are; the other replicas of the node continue."""
 
     async def story(bench: Bench) -> None:
         await bench.start()

@@ -1,4 +1,4 @@
-"""Replicas that are made anew, what is set aside for them, and removals: real nodes, and a manager by hand."""
+"""Replicas that are rebuilt, what is set aside for them, and removals: real nodes, and a manager by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def damaged(bench: Bench, node: int) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_replica_is_set_aside_and_made_anew_and_goes_when_the_new_one_has_run(
+def test_a_damaged_replica_is_set_aside_and_rebuilt_and_removed_when_the_new_one_has_run(
     tmp_path: Path, restarted: bool
 ) -> None:
     async def story(bench: Bench) -> None:
@@ -169,7 +169,7 @@ def test_a_rebuild_that_the_disk_refuses_leaves_the_old_replica_in_its_place(
     run(tmp_path, story)
 
 
-def test_a_frozen_replica_is_made_anew_and_one_that_can_go_on_is_not(tmp_path: Path) -> None:
+def test_a_frozen_replica_is_rebuilt_and_a_usable_one_is_not(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         end = await filled(bench, 1, 2)
         with pytest.raises(PreconditionFailed):
@@ -226,7 +226,7 @@ def test_a_replica_that_is_in_another_epoch_than_was_seen_is_not_removed(tmp_pat
     run(tmp_path, story)
 
 
-def test_a_replica_whose_directory_was_deleted_under_a_running_node_is_made_anew(tmp_path: Path) -> None:
+def test_a_replica_whose_directory_was_deleted_under_a_running_node_is_rebuilt(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         end = await filled(bench, 1, 2)
         [path] = (bench.root / "volume2").rglob("lsid=1")

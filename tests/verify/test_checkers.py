@@ -99,7 +99,7 @@ def good() -> Story:
     return story
 
 
-def told(story: History) -> set[str]:
+def violations(story: History) -> set[str]:
     return {checker.name for checker, _ in check_history(story)}
 
 
@@ -225,7 +225,7 @@ def _late_append_in_front() -> Story:
     return story
 
 
-def _unknown_append_in_front_of_a_told_tail() -> Story:
+def _unknown_append_in_front_of_a_returned_tail() -> Story:
     story = Story()
     story.tail(2)
     story.append(A, outcome=CallOutcome.UNKNOWN)
@@ -304,7 +304,7 @@ def _trimmed_too_much() -> Story:
     return story
 
 
-def _subscriber_told_of_a_trim_that_never_was() -> Story:
+def _subscriber_got_a_trim_that_never_was() -> Story:
     story = good()
     story.subscribe(2, 4, B, outcome=CallOutcome.TRIMMED)
     return story
@@ -319,7 +319,7 @@ def _trim_undone() -> Story:
     return story
 
 
-def _ends_trimmed_beyond_what_was_asked() -> Story:
+def _ends_trimmed_beyond_what_was_requested() -> Story:
     story = Story()
     story.append(A)
     story.append(B)
@@ -389,7 +389,7 @@ def _epoch_begins_at_two_places() -> Story:
     return story
 
 
-def _deposed_and_heard() -> Story:
+def _deposed_and_ordered() -> Story:
     story = good()
     story.record_order(1, 4, 5, 1, 1, "mr#1")
     return story
@@ -605,8 +605,8 @@ def _lost_and_given_again() -> Story:
 
 
 def test_a_loss_that_is_shown_is_no_violation_where_replication_does_not_survive() -> None:
-    assert told(_beyond(shown="stream 1 does not run")) == set()
-    assert told(_beyond(shown="mr refuses to start", gone="nobody answers")) == set()
+    assert violations(_beyond(shown="stream 1 does not run")) == set()
+    assert violations(_beyond(shown="mr refuses to start", gone="nobody answers")) == set()
 
 
 def _slow_elsewhere_and_here() -> Story:
@@ -628,7 +628,7 @@ def _slow_in_another_stream_and_here() -> Story:
 
 
 def _appended_to_two_streams(before: tuple[int, int], slow: tuple[int, int]) -> Story:
-    """So many appends to stream 1, which has nothing on the slow host, and to stream 2."""
+    """Appends to stream 1, which has nothing on the slow host, and to stream 2: these numbers of them."""
     story, llsns, number = Story(), {1: 0, 2: 0}, 0
     for end_s, counts in ((5.0, before), (15.0, slow)):
         for stream, count in enumerate(counts, 1):
@@ -647,7 +647,7 @@ def _topic_slow_beside_a_sound_stream() -> Story:
 
 def test_a_stream_is_compared_with_its_share_and_not_with_what_it_had_by_chance() -> None:
     """Of 80 appends it had 56, and 48 of 67 while the other one was slow: more than its half of the 80."""
-    assert "GrayStaysLocal" not in told(_appended_to_two_streams((56, 24), (48, 19)))
+    assert "GrayStaysLocal" not in violations(_appended_to_two_streams((56, 24), (48, 19)))
 
 
 def _primary_on_a_slow_disk() -> Story:
@@ -661,7 +661,7 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
     story = _slow_in_another_stream_and_here()
     for number, end_s in enumerate((14.0, 15.0), 4):
         story.append(Seen(number + 3, number, 2, b"more %d" % number)).ended_s = end_s
-    assert "GrayStaysLocal" not in told(story)
+    assert "GrayStaysLocal" not in violations(story)
 
 
 @pytest.mark.parametrize(
@@ -689,7 +689,7 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
         (_torn_batch, "BatchesAtomic"),
         (_interleaved_batch, "BatchesAtomic"),
         (_late_append_in_front, "RealTimeOrder"),
-        (_unknown_append_in_front_of_a_told_tail, "RealTimeOrder"),
+        (_unknown_append_in_front_of_a_returned_tail, "RealTimeOrder"),
         (_skipped, "SubscribersSeePrefixes"),
         (_repeated, "SubscribersSeePrefixes"),
         (_ended_early, "SubscribersSeePrefixes"),
@@ -701,9 +701,9 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
         (_read_below_a_trim, "TrimsExact"),
         (_subscribed_below_a_trim, "TrimsExact"),
         (_trimmed_too_much, "TrimsExact"),
-        (_subscriber_told_of_a_trim_that_never_was, "TrimsExact"),
+        (_subscriber_got_a_trim_that_never_was, "TrimsExact"),
         (_trim_undone, "TrimsExact"),
-        (_ends_trimmed_beyond_what_was_asked, "TrimsExact"),
+        (_ends_trimmed_beyond_what_was_requested, "TrimsExact"),
         (_trim_refused_wrongly, "TrimsExact"),
         (_trim_forgotten_by_a_replica, "TrimsStay"),
         (_trimmed_entry_on_disk, "TrimsStay"),
@@ -713,7 +713,7 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
         (_ordered_in_an_older_epoch_behind_a_newer_one, "SealFinal"),
         (_stored_in_an_older_epoch_behind_a_newer_one, "SealFinal"),
         (_epoch_begins_at_two_places, "DeposedPowerless"),
-        (_deposed_and_heard, "DeposedPowerless"),
+        (_deposed_and_ordered, "DeposedPowerless"),
         (_deposed_and_written, "DeposedPowerless"),
         (_ordered_and_gone, "DeposedPowerless"),
         (_tail_went_back, "WatermarksMonotone"),
@@ -744,7 +744,7 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
 )
 def test_a_bad_history_is_rejected(story: object, by: str) -> None:
     assert callable(story)
-    assert by in told(story())
+    assert by in violations(story())
 
 
 def test_an_append_that_was_abandoned_by_its_client_may_stay_open() -> None:
@@ -779,7 +779,7 @@ def test_a_calm_history_in_which_everything_is_answered_is_accepted() -> None:
     assert check_history(story) == []
 
 
-def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_once_all_is_well() -> None:
+def test_a_trim_that_a_node_without_a_session_may_not_know_binds_reads_only_once_all_is_healthy() -> None:
     """A trim is answered when every node in session has applied it."""
     story = Story()
     story.append(A)
@@ -792,8 +792,8 @@ def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_o
     assert check_history(story) == []
     story.healed = story.event()
     story.read(1, A)
-    assert told(story) == {"TrimsExact"}
+    assert violations(story) == {"TrimsExact"}
 
 
-def test_the_digest_tells_two_histories_apart() -> None:
+def test_the_digest_distinguishes_two_histories() -> None:
     assert good().digest() == good().digest() != _lost().digest()

@@ -29,7 +29,7 @@ from varlog.verify.transaction_history import (
 
 
 class Tale(RecipeHistory):
-    """A history written by hand: a deed starts after the one before it ended, unless times are given."""
+    """A history written by hand: an operation starts after the one before it ended, unless times are given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Tale(RecipeHistory):
         return call
 
 
-def told(tale: RecipeHistory) -> set[str]:
+def violations(tale: RecipeHistory) -> set[str]:
     return {checker.name for checker, _ in check_recipes(tale)}
 
 
@@ -306,7 +306,7 @@ BAD = [
 def test_what_is_wrong_is_found_by_the_checker_it_is_for(spoil: Any, name: str) -> None:
     tale = good()
     spoil(tale)
-    assert told(tale) == {name}
+    assert violations(tale) == {name}
 
 
 def test_every_checker_is_shown_to_find_something() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.verify.test_checkers import TOPIC, Story, told
+from tests.verify.test_checkers import TOPIC, Story, violations
 from varlog.model.cluster import changed
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
@@ -40,7 +40,7 @@ def _end(story: Story, *entries: Seen, junk: set[int], tail: int) -> Ending:
 
 
 def good() -> Story:
-    """Two holes were filled, a sequencer was lost with what it had given, and everybody was told so."""
+    """Two holes were filled, a sequencer was lost with what it had granted, and every client got that answer."""
     story = Story()
     story.sequenced = {TOPIC}
     _trace(story, _projection(), _projection(2, 6), _projection(3, 6, (1,)))
@@ -175,7 +175,7 @@ def _given_from_before_its_time() -> Story:
     return story
 
 
-def _told(what: str) -> Callable[[], Story]:
+def _observed(what: str) -> Callable[[], Story]:
     def make() -> Story:
         story = good()
         getattr(story.sequenced_facts, what).append("it did")
@@ -203,12 +203,12 @@ BAD: list[tuple[Callable[[], Story], str]] = [
     (_two_of_one_epoch, "ProjectionsFollow"),
     (_given_twice, "TokensOnce"),
     (_given_from_before_its_time, "TokensOnce"),
-    (_told("written_twice"), "WrittenOnce"),
-    (_told("broken_chains"), "ChainsFillHeadToTail"),
-    (_told("stale_answers"), "SealsHold"),
+    (_observed("written_twice"), "WrittenOnce"),
+    (_observed("broken_chains"), "ChainsFillHeadToTail"),
+    (_observed("stale_answers"), "SealsHold"),
 ]
 
 
 @pytest.mark.parametrize(("make", "name"), BAD, ids=[f"{name}-{at}" for at, (_, name) in enumerate(BAD)])
 def test_a_bad_history_of_a_sequenced_topic_is_rejected(make: Callable[[], Story], name: str) -> None:
-    assert name in told(make())
+    assert name in violations(make())

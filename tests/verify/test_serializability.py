@@ -53,8 +53,8 @@ def test_writes_that_cross_are_g0() -> None:
         y=[2, 1],
     )
     assert "G0" in kinds(history)
-    told = next(one for one in anomalies(history) if one.kind == "G0")
-    assert "T1" in told.sentence and "T2" in told.sentence and "(ww)" in told.sentence
+    anomaly = next(one for one in anomalies(history) if one.kind == "G0")
+    assert "T1" in anomaly.sentence and "T2" in anomaly.sentence and "(ww)" in anomaly.sentence
 
 
 def test_a_read_of_what_was_aborted_is_g1a() -> None:
@@ -132,7 +132,7 @@ def test_two_antidependencies_that_are_not_in_a_row_are_forbidden_under_snapshot
     assert violations(history, "snapshot") and not violations(history, "read_committed")
 
 
-def test_an_old_read_behind_the_end_of_a_write_is_told_by_real_time_alone() -> None:
+def test_a_stale_read_after_the_end_of_a_write_is_found_by_real_time_alone() -> None:
     history = registers(
         RecordedTransaction("T1", [write_op("x", 1)], began=1, ended=2),
         RecordedTransaction("T2", [read_op("x", None)], began=3, ended=4),
@@ -157,7 +157,7 @@ def test_one_whose_outcome_is_unknown_counts_where_it_was_seen_and_else_does_not
     assert kinds(seen) == {"G-single"}
 
 
-def test_reads_that_change_that_miss_own_writes_or_that_nobody_wrote_are_told() -> None:
+def test_reads_that_change_miss_own_writes_or_were_never_written_are_reported() -> None:
     history = registers(
         RecordedTransaction("T1", [write_op("x", 1)]),
         RecordedTransaction("T2", [read_op("x", None), read_op("x", 1)]),
@@ -169,12 +169,12 @@ def test_reads_that_change_that_miss_own_writes_or_that_nobody_wrote_are_told() 
     assert {"unrepeatable", "internal", "garbage-read"} <= kinds(history)
 
 
-def test_a_revision_that_is_two_versions_is_told() -> None:
+def test_a_revision_that_is_two_versions_is_reported() -> None:
     history = TransactionHistory.of_registers((), [("x", 1, 1), ("x", 1, 2), ("y", 1, 1), ("y", 2, 1)])
     assert [kind for kind, _ in history.wrong] == ["incompatible-order"] * 2
 
 
-def test_lists_tell_their_own_order() -> None:
+def test_lists_show_their_own_order() -> None:
     history = lists(
         ListTransaction("T1", [ListRead("x", ()), ("x", 1)], began=1, ended=2),
         ListTransaction("T2", [ListRead("x", (1,)), ("x", 2), ListRead("x", (1, 2))], began=3, ended=4),
@@ -184,7 +184,7 @@ def test_lists_tell_their_own_order() -> None:
     assert history.orders == {"x": [1, 2]}
 
 
-def test_a_list_that_loses_an_append_or_has_one_twice_or_two_orders_is_told() -> None:
+def test_a_list_that_loses_an_append_or_has_one_twice_or_two_orders_is_reported() -> None:
     lost = lists(
         ListTransaction("T1", [("x", 1)], began=1, ended=2),
         ListTransaction("T2", [ListRead("x", ())], began=3, ended=4),
@@ -217,7 +217,7 @@ def test_each_level_forbids_all_that_a_weaker_one_does() -> None:
 
 
 @pytest.mark.parametrize("case", range(40))
-def test_what_is_run_one_by_one_is_clean_and_one_stale_read_is_found(case: int) -> None:
+def test_a_serial_run_is_clean_and_one_stale_read_is_found(case: int) -> None:
     """A serial run of random transactions has no anomaly; one of its reads made older has one at least."""
     rng = random.Random(case)
     state: dict[str, list[int]] = {"a": [], "b": [], "c": []}

@@ -1,4 +1,4 @@
-"""CancellableWait: a wait that another ends, told apart from a task that is cancelled."""
+"""CancellableWait: a wait that another task ends, distinguished from a cancelled task."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ async def waiting(patience: CancellableWait) -> str:
         with patience:
             await asyncio.get_running_loop().create_future()
     except TimeoutError:
-        await asyncio.sleep(0)  # the task goes on, and can wait again
+        await asyncio.sleep(0)  # the task continues, and can wait again
         return "ended"
     return "never"
 
 
-def test_a_wait_that_is_ended_raises_timeout_and_its_task_goes_on() -> None:
+def test_a_wait_that_is_ended_raises_timeout_and_its_task_continues() -> None:
     async def body() -> None:
         patience = CancellableWait()
         task = asyncio.create_task(waiting(patience))

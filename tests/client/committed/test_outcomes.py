@@ -35,7 +35,7 @@ async def append(log: Log, data: bytes, batched: bool = False, **more: float) ->
 
 
 async def sent_and_lost(cluster: FakeCluster, *, kept: bool) -> tuple[LogStreamID, str]:
-    """The append under way reached its primary, which dies before it can answer; `kept`: after it was ordered."""
+    """The append in flight reached its primary, which dies before it can answer; `kept`: after it was ordered."""
     await until(lambda: cluster.held)
     _, log_stream, payload = cluster.held.pop()
     if kept:
@@ -46,7 +46,7 @@ async def sent_and_lost(cluster: FakeCluster, *, kept: bool) -> tuple[LogStreamI
     return log_stream, primary
 
 
-# --- The stream goes on in the same epoch -------------------------------------------------------------------------------------
+# --- The stream continues in the same epoch ----------------------------------------------------------------------------------
 
 
 @BATCHED
@@ -70,7 +70,7 @@ def test_a_batch_is_sent_again_to_the_same_primary_and_is_in_the_log_once(batche
     run_in_real_time(body())
 
 
-def test_whatever_a_retry_is_refused_with_says_nothing_of_the_first_try() -> None:
+def test_the_refusal_of_a_retry_does_not_decide_the_first_try() -> None:
     """The primary that answers Sealed to the second try may have ordered the first."""
 
     async def body() -> None:
@@ -91,7 +91,7 @@ def test_whatever_a_retry_is_refused_with_says_nothing_of_the_first_try() -> Non
     run_in_real_time(body())
 
 
-def test_a_retry_says_above_which_position_to_look() -> None:
+def test_a_retry_carries_the_position_above_which_to_search() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         await cluster.start()
@@ -108,8 +108,8 @@ def test_a_retry_says_above_which_position_to_look() -> None:
     run_in_real_time(body())
 
 
-def test_who_has_appended_nothing_yet_is_looked_for_behind_the_tail_that_he_learned() -> None:
-    """Not in the whole log, of which he knows nothing."""
+def test_the_first_append_of_a_client_is_searched_behind_the_tail_it_learned() -> None:
+    """Not in the whole log, of which it knows nothing."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=3)
@@ -134,7 +134,7 @@ def test_who_has_appended_nothing_yet_is_looked_for_behind_the_tail_that_he_lear
     run_in_real_time(body())
 
 
-def test_replicas_that_know_the_end_of_the_epoch_are_heard_although_the_view_is_old() -> None:
+def test_replicas_that_know_the_end_of_the_epoch_count_although_the_view_is_old() -> None:
     """The repository cannot be reached; the nodes can."""
 
     async def body() -> None:
@@ -260,7 +260,7 @@ def test_a_call_without_an_answer_is_given_up_when_the_view_shows_a_newer_epoch(
             call, log_stream, payload = cluster.held[0]
             cluster.seal(log_stream)
             assert (await task).log_stream != log_stream
-            call.reply(cluster.order(log_stream, payload))  # too late to matter to anybody
+            call.reply(cluster.order(log_stream, payload))  # too late to matter
         assert len(appends(cluster)) == 2
 
     run_in_real_time(body())
@@ -287,7 +287,7 @@ def test_an_answer_that_comes_in_time_is_taken_although_the_epoch_is_over() -> N
 
 
 @BATCHED
-def test_what_nobody_can_say_before_the_deadline_is_unknown_and_was_sent_nowhere_else(batched: bool) -> None:
+def test_what_is_undecided_at_the_deadline_is_unknown_and_was_sent_nowhere_else(batched: bool) -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         cluster.hold_appends = True
@@ -351,11 +351,11 @@ def test_a_primary_that_fails_half_way_is_asked_again() -> None:
     run_in_real_time(body())
 
 
-# --- Members of a batch with different patience -------------------------------------------------------------------------------
+# --- Appends of one batch with different deadlines ----------------------------------------------------------------------------
 
 
-def test_who_ran_out_of_time_hears_unknown_and_is_left_out_when_the_batch_goes_elsewhere() -> None:
-    """Law 10: unknown may mean never. What is sent anew is another batch, so it has another sequence."""
+def test_an_append_past_its_deadline_is_unknown_and_left_out_when_the_batch_moves_elsewhere() -> None:
+    """Law 10: unknown may mean never. What is sent again is another batch, so it has another sequence."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
@@ -381,8 +381,8 @@ def test_who_ran_out_of_time_hears_unknown_and_is_left_out_when_the_batch_goes_e
     run_in_real_time(body())
 
 
-def test_who_ran_out_of_time_stays_in_a_batch_whose_outcome_is_open() -> None:
-    """The batch may be in the log: it must not be sent again without him, as another one."""
+def test_an_append_past_its_deadline_stays_in_a_batch_whose_outcome_is_open() -> None:
+    """The batch may be in the log: it must not be sent again without this append, as another batch."""
 
     async def body() -> None:
         cluster = FakeCluster()
@@ -401,14 +401,14 @@ def test_who_ran_out_of_time_stays_in_a_batch_whose_outcome_is_open() -> None:
     run_in_real_time(body())
 
 
-def test_appends_go_on_in_other_streams_while_an_outcome_is_open() -> None:
+def test_appends_continue_in_other_streams_while_an_outcome_is_open() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         cluster.hold_appends = True
         await cluster.start()
         async with await cluster.connect() as log:
             tasks = []
-            for n in range(4):  # more than may be under way at once
+            for n in range(4):  # more than may be in flight at once
                 tasks.append(asyncio.create_task(log.append(b"open %d" % n)))
                 await asyncio.sleep(0.005)
             await until(lambda: len(cluster.held) >= 2)

@@ -1,4 +1,4 @@
-"""log.chunks and log.range give exactly a range of one stream, over failovers and damage; what is not there is told by name."""
+"""log.chunks and log.range return an exact range of one stream, over failovers and damage; a missing part raises its own error."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_replica_that_fails_is_left_for_the_next() -> None:
     run(body())
 
 
-def test_damage_is_told_and_read_from_another_replica() -> None:
+def test_damage_is_reported_and_read_from_another_replica() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=3)
         async with await filled(cluster, Random(1), 2000, [50]) as log:
@@ -143,7 +143,7 @@ def test_damage_is_told_and_read_from_another_replica() -> None:
     run(body())
 
 
-def test_one_node_alone_is_asked_and_what_it_says_is_handed_over_as_it_is() -> None:
+def test_a_node_client_reads_one_node_alone_and_returns_its_replies_unchanged() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=3)
         async with await filled(cluster, Random(1), 500, [50]) as log:
@@ -164,7 +164,7 @@ def test_one_node_alone_is_asked_and_what_it_says_is_handed_over_as_it_is() -> N
 
 
 async def behind_the_end(cluster: FakeCluster, reading: AsyncGenerator[Part, None]) -> None:
-    """Read what is not there: whoever is asked waits for it, and then says that there is nothing."""
+    """Read what is not written: the node waits for it, and then replies that there is nothing."""
     asked = asyncio.ensure_future(anext(reading))
     while not asked.done():
         cluster.expire_fetches()
@@ -172,7 +172,7 @@ async def behind_the_end(cluster: FakeCluster, reading: AsyncGenerator[Part, Non
     await asked
 
 
-def test_a_range_that_is_trimmed_meanwhile_or_not_written_is_told() -> None:
+def test_a_range_that_is_trimmed_meanwhile_or_not_written_is_reported() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster, Random(1), 3000, [50]) as log:
@@ -204,7 +204,7 @@ def test_what_the_primary_does_not_have_is_not_written() -> None:
     run(body())
 
 
-def test_nobody_who_answers_is_an_error_at_the_deadline_that_says_why() -> None:
+def test_without_any_answer_the_error_at_the_deadline_has_the_reason() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster, Random(1), 100, [50]) as log:

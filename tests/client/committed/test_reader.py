@@ -63,15 +63,15 @@ def test_a_position_that_cannot_be_is_an_invalid_request(position: int) -> None:
     run(body())
 
 
-def test_the_future_is_not_written_and_says_what_the_newest_is() -> None:
+def test_a_future_position_is_not_written_and_the_error_has_the_newest() -> None:
     """R-READ-1: a position that is not written yet is an error of its own."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster) as log:
-            with pytest.raises(NotWritten) as told:
+            with pytest.raises(NotWritten) as failure:
                 await log.read(7)
-            assert (told.value.position, told.value.newest) == (7, 6)
+            assert (failure.value.position, failure.value.newest) == (7, 6)
             with pytest.raises(NotWritten):
                 await log.read_stream(1, 7)
             with pytest.raises(UnknownLogStream):
@@ -80,7 +80,7 @@ def test_the_future_is_not_written_and_says_what_the_newest_is() -> None:
     run(body())
 
 
-def test_what_is_trimmed_is_said_to_be_trimmed() -> None:
+def test_what_is_trimmed_is_reported_as_trimmed() -> None:
     """R-READ-1, law 9: another error than that of a position that is not written yet."""
 
     async def body() -> None:
@@ -89,9 +89,9 @@ def test_what_is_trimmed_is_said_to_be_trimmed() -> None:
             await log.trim(4)
             assert await log.trimmed() == 4
             for glsn in (1, 4):
-                with pytest.raises(Trimmed) as told:
+                with pytest.raises(Trimmed) as failure:
                     await log.read(glsn)
-                assert (told.value.position, told.value.oldest) == (glsn, 5)
+                assert (failure.value.position, failure.value.oldest) == (glsn, 5)
             with pytest.raises(Trimmed):
                 await log.read_stream(1, 4)
             assert (await log.read(5)).data == b"5"
@@ -115,8 +115,8 @@ def test_a_node_that_lags_is_asked_again_when_the_repository_knows_better() -> N
     run(body())
 
 
-def test_a_primary_of_the_past_does_not_say_that_a_position_of_a_stream_is_not_written() -> None:
-    """It was deposed while it was cut off, and has not heard what the new one acknowledged."""
+def test_a_deposed_primary_does_not_decide_that_a_position_of_a_stream_is_not_written() -> None:
+    """It was deposed while it was cut off, and does not know what the new one acknowledged."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
@@ -224,7 +224,7 @@ def test_the_tail_is_the_repository_s_word() -> None:
     run(body())
 
 
-def test_a_backup_alone_cannot_say_that_a_position_of_a_stream_is_not_written() -> None:
+def test_a_backup_alone_cannot_decide_that_a_position_of_a_stream_is_not_written() -> None:
     """It may lag behind what the primary acknowledged."""
 
     async def body() -> None:

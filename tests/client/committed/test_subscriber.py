@@ -216,7 +216,7 @@ def test_a_replica_that_has_nothing_new_is_left_for_another_one() -> None:
     run(body())
 
 
-def test_a_trimmed_begin_is_told_with_the_oldest_that_can_be_read(seed: int) -> None:
+def test_a_trimmed_begin_is_reported_with_the_oldest_readable_position(seed: int) -> None:
     """Law 9. With no begin, the subscription starts there."""
 
     async def body() -> None:
@@ -225,16 +225,16 @@ def test_a_trimmed_begin_is_told_with_the_oldest_that_can_be_read(seed: int) -> 
         async with await cluster.connect() as log:
             await fill(log, 20, Random(seed))
             await log.trim(8)
-            with pytest.raises(Trimmed) as told:
+            with pytest.raises(Trimmed) as failure:
                 await anext(log.subscribe(1))
-            assert (told.value.position, told.value.oldest) == (1, 9)
+            assert (failure.value.position, failure.value.oldest) == (1, 9)
             assert seen([entry async for entry in log.subscribe(None, 21)]) == expected(9, 21)
             assert seen([entry async for entry in log.subscribe(9, 21)]) == expected(9, 21)
 
     run(body())
 
 
-def test_a_trim_under_a_slow_subscriber_is_told_and_never_skipped_over(seed: int) -> None:
+def test_a_trim_under_a_slow_subscriber_is_reported_and_never_skipped_over(seed: int) -> None:
     async def body() -> None:
         cluster = FakeCluster(streams=2)
         cluster.fetch_bytes_most = 200
@@ -248,10 +248,10 @@ def test_a_trim_under_a_slow_subscriber_is_told_and_never_skipped_over(seed: int
                 async for entry in entries:
                     got.append(entry)
 
-            with pytest.raises(Trimmed) as told:
+            with pytest.raises(Trimmed) as failure:
                 await take_all()
             assert seen(got) == expected(1, len(got) + 1)  # what was here already comes first
-            assert (told.value.position, told.value.oldest) == (len(got) + 1, 151)
+            assert (failure.value.position, failure.value.oldest) == (len(got) + 1, 151)
 
     run(body())
 

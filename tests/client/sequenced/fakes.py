@@ -1,4 +1,4 @@
-"""A scripted cluster of log units, sequencers and a repository in memory: it keeps the laws, and fails as it is told."""
+"""A scripted cluster of log units, sequencers and a repository in memory: it keeps the laws, and fails on demand."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class SequencedCluster:
         self.change_view(sequencers=others)
 
     def reconfigure(self, **changes: Any) -> None:
-        """Somebody else did it: all units are sealed, and the next projection holds."""
+        """Another client did it: all units are sealed, and the next projection holds."""
         self.seal()
         self.change_view(
             projections=(changed(self.projection, epoch=Epoch(self.projection.epoch + 1), **changes),)

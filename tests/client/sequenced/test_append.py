@@ -51,7 +51,7 @@ def test_an_append_is_one_token_and_one_write_a_node_head_to_tail() -> None:
     run(scenario())
 
 
-def test_appends_that_wait_together_share_a_batch_and_two_batches_are_under_way() -> None:
+def test_appends_that_wait_together_share_a_batch_and_two_batches_are_in_flight() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2, stripe_size=4096)
         await cluster.start()
@@ -102,7 +102,7 @@ def test_where_another_value_was_faster_the_batch_takes_a_new_position() -> None
     run(scenario())
 
 
-def test_one_who_missed_a_reconfiguration_goes_on_with_the_same_position() -> None:
+def test_a_client_that_missed_a_reconfiguration_continues_with_the_same_position() -> None:
     """R-SEQ-11."""
 
     async def scenario() -> None:
@@ -129,7 +129,7 @@ def test_one_who_missed_a_reconfiguration_goes_on_with_the_same_position() -> No
 
 
 @pytest.mark.parametrize("dead", [1, 2, 3], ids=["head", "middle", "tail"])
-def test_a_dead_node_is_done_without_and_the_same_append_goes_on(dead: int) -> None:
+def test_a_dead_node_is_left_out_and_the_same_append_continues(dead: int) -> None:
     """R-SEQ-10."""
 
     async def scenario() -> None:
@@ -149,7 +149,7 @@ def test_a_dead_node_is_done_without_and_the_same_append_goes_on(dead: int) -> N
 
 
 def test_two_of_three_may_die_one_after_the_other() -> None:
-    """R-SEQ-10: goes on with one replica."""
+    """R-SEQ-10: continues with one replica."""
 
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=3)
@@ -164,7 +164,7 @@ def test_two_of_three_may_die_one_after_the_other() -> None:
     run(scenario())
 
 
-def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled() -> None:
+def test_a_request_whose_reply_is_lost_is_retried_and_nothing_is_duplicated() -> None:
     """R-ORD-7: the very same batch at the same place is taken once."""
 
     async def scenario() -> None:
@@ -188,7 +188,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled() -> None:
     run(scenario())
 
 
-def test_a_node_that_says_nothing_is_done_without() -> None:
+def test_a_silent_node_is_left_out() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()
@@ -200,8 +200,8 @@ def test_a_node_that_says_nothing_is_done_without() -> None:
     run(scenario())
 
 
-def test_an_abandoned_reconfiguration_is_gone_through_again() -> None:
-    """Units at the next epoch, the repository at this one: whoever meets them does it."""
+def test_an_abandoned_reconfiguration_is_completed() -> None:
+    """Units at the next epoch, the repository at this one: the client that meets them completes it."""
 
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
@@ -269,7 +269,7 @@ def test_a_dead_sequencer_is_replaced_by_another_and_waited_for_where_there_is_n
 
 
 def test_a_token_of_a_lost_sequencer_above_the_slow_tail_is_never_used() -> None:
-    """R-SEQ-2: the new sequencer gives these positions anew, so writing there would put an append ahead of its count."""
+    """R-SEQ-2: the new sequencer grants these positions again, so writing there would put an append ahead of its count."""
 
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2, sequencers=2)
@@ -356,7 +356,7 @@ def test_what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_nowh
     run(scenario())
 
 
-def test_positions_of_one_who_gave_up_in_time_are_filled_by_himself() -> None:
+def test_a_client_that_gave_up_in_time_fills_its_own_positions() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()
@@ -470,7 +470,7 @@ def test_a_position_that_was_trimmed_before_it_was_written_is_left_for_another()
     run(scenario())
 
 
-def test_closing_the_log_ends_what_is_under_way() -> None:
+def test_closing_the_log_ends_calls_in_flight() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()

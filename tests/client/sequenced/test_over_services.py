@@ -20,7 +20,7 @@ Story = Callable[[TcpCluster, "Load"], Awaitable[None]]
 
 
 class Load:
-    """Appenders that go on until they are told to stop, and remember what they were told."""
+    """Appenders that run until `stop` is set, and record their outcomes."""
 
     def __init__(self, logs: list[Log]) -> None:
         self.logs = logs
@@ -45,7 +45,7 @@ class Load:
             await asyncio.sleep(0)
 
     async def wait_more(self, count: int) -> None:
-        """Until so many more are acknowledged."""
+        """Until `count` more are acknowledged."""
         wanted = len(self.acknowledged) + count
         await until(lambda: len(self.acknowledged) >= wanted)
 
@@ -116,7 +116,7 @@ def test_the_order_holds_while_processes_go_and_come(story: Story, streams: int,
     run_in_real_time(scenario())
 
 
-def test_every_call_ends_by_its_deadline_when_nobody_is_there(tmp_path: Path) -> None:
+def test_every_call_ends_by_its_deadline_when_no_server_answers(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = TcpCluster(tmp_path)
         await cluster.start(auto_create_topics=False)

@@ -118,7 +118,7 @@ def test_what_nobody_wrote_is_filled_after_a_short_wait_with_its_neighbours() ->
     run(scenario())
 
 
-def test_one_who_is_slow_gets_his_position_and_the_reader_waits_for_it() -> None:
+def test_a_slow_appender_gets_its_position_and_the_reader_waits_for_it() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=1)
         await cluster.start()
@@ -156,7 +156,7 @@ def test_two_who_fill_different_pieces_of_a_hole_agree() -> None:
     run(scenario())
 
 
-def test_a_trimmed_position_is_said_to_be() -> None:
+def test_a_trimmed_position_is_reported_as_trimmed() -> None:
     """Law 9."""
 
     async def scenario() -> None:
@@ -201,7 +201,7 @@ def test_a_subscription_merges_the_stripes_and_waits_for_more() -> None:
     run(scenario())
 
 
-def test_a_subscription_fills_what_nobody_wrote_and_goes_on_behind_it() -> None:
+def test_a_subscription_fills_what_was_never_written_and_continues_behind_it() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2, streams=2, stripe_size=2)
         await cluster.start()
@@ -218,7 +218,7 @@ def test_a_subscription_fills_what_nobody_wrote_and_goes_on_behind_it() -> None:
     run(scenario())
 
 
-def test_a_subscription_goes_on_when_the_tail_dies() -> None:
+def test_a_subscription_continues_when_the_tail_dies() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=3)
         await cluster.start()
@@ -275,7 +275,7 @@ def test_a_stream_that_is_added_takes_turns_from_then_on() -> None:
     run(scenario())
 
 
-def test_damage_at_the_tail_is_told_and_read_from_another_node() -> None:
+def test_damage_at_the_tail_is_reported_and_read_from_another_node() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()

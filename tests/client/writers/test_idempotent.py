@@ -54,7 +54,7 @@ def lists(cluster: ChainedCluster) -> int:
 # --- One attempt --------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_written_in_order_and_their_last_position_is_told() -> None:
+def test_rows_are_written_in_order_and_their_last_position_is_returned() -> None:
     async def body() -> None:
         cluster = ChainedCluster()
         await cluster.start()
@@ -115,7 +115,7 @@ def test_arrow_buffers_are_packed_as_they_are_from_any_offset_on() -> None:
 
 
 def test_a_row_in_the_same_place_of_two_orders_lets_nothing_behind_it_in_twice() -> None:
-    """All batches of the second attempt are on their way before the first is refused; its third goes on behind "b", as it seems."""
+    """All batches of the second attempt are in flight before the first is refused; its third seems to continue behind "b"."""
 
     async def body() -> None:
         cluster = ChainedCluster()
@@ -138,7 +138,7 @@ def test_a_row_in_the_same_place_of_two_orders_lets_nothing_behind_it_in_twice()
 
 @pytest.mark.parametrize("written", [1, 7, 20])
 @pytest.mark.parametrize("page", [1, 1000])
-def test_an_attempt_goes_on_where_an_earlier_one_was_broken_off(written: int, page: int) -> None:
+def test_an_attempt_continues_where_an_earlier_one_was_interrupted(written: int, page: int) -> None:
     async def body() -> None:
         cluster = ChainedCluster()
         cluster.page = page
@@ -158,8 +158,8 @@ def test_an_attempt_goes_on_where_an_earlier_one_was_broken_off(written: int, pa
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_same_rows_in_another_order_and_other_batches_are_left_out_one_by_one(seed: int) -> None:
-    """With rows that are there several times."""
+def test_the_same_rows_in_another_order_and_other_batches_are_each_left_out(seed: int) -> None:
+    """With rows that occur several times."""
 
     async def body() -> None:
         rng, cluster = Random(seed), ChainedCluster()
@@ -181,7 +181,7 @@ def test_the_same_rows_in_another_order_and_other_batches_are_left_out_one_by_on
     run(body())
 
 
-def test_rows_of_an_earlier_attempt_that_are_not_in_the_input_any_more_are_told() -> None:
+def test_rows_of_an_earlier_attempt_that_are_not_in_the_input_any_more_are_reported() -> None:
     async def body() -> None:
         cluster = ChainedCluster()
         await cluster.start()
@@ -201,7 +201,7 @@ def test_rows_of_an_earlier_attempt_that_are_not_in_the_input_any_more_are_told(
     run(body())
 
 
-def test_an_attempt_whose_predecessors_were_trimmed_cannot_know_and_says_so() -> None:
+def test_an_attempt_whose_predecessors_were_trimmed_fails_as_undecidable() -> None:
     async def body() -> None:
         cluster = ChainedCluster()
         await cluster.start()
@@ -305,7 +305,7 @@ def test_a_chain_goes_over_a_seal_to_the_next_primary() -> None:
     run(body())
 
 
-def test_a_primary_that_says_nothing_is_left_when_the_view_has_another(
+def test_a_silent_primary_is_left_when_the_view_has_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inflight_window_module, "SLOW_S", 0.01)
@@ -345,7 +345,7 @@ def test_a_window_that_is_too_much_for_the_primary_becomes_smaller() -> None:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_when_nothing_gets_on_for_too_long_it_fails_for_good_and_says_how_to_go_on(sent: bool) -> None:
+def test_without_progress_for_too_long_it_fails_for_good_and_names_how_to_continue(sent: bool) -> None:
     async def body() -> None:
         cluster = ChainedCluster()
         await cluster.start()

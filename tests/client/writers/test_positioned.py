@@ -1,4 +1,4 @@
-"""A copy keeps positions: each entry is at its LLSN or nowhere, and one that is begun again goes on where it ended."""
+"""A copy keeps positions: each entry is at its LLSN or nowhere, and a restarted copy continues where it ended."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_was_in_the_way_and_was_cut_by_a_seal_is_not_waited_for() -> None:
     run(body())
 
 
-def test_a_copy_goes_on_after_a_restart_at_the_positions_of_its_source(tmp_path: Path) -> None:
+def test_a_copy_continues_after_a_restart_at_the_positions_of_its_source(tmp_path: Path) -> None:
     """R-USE-4: what a mirror writes with. Embedded, into a topic that begins where its source begins."""
 
     async def body() -> None:

@@ -1,5 +1,5 @@
 """The same batch sent twice, in every order and race, over restarts and failovers: it is in the log once, and every try that is
-answered hears the same position."""
+answered gets the same position."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def running(bench: Bench) -> Repository:
 # --- In the same epoch --------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_of_what_is_in_the_log_hears_its_position_and_adds_nothing(tmp_path: Path) -> None:
+def test_a_retry_of_what_is_in_the_log_gets_its_position_and_adds_nothing(tmp_path: Path) -> None:
     """R-ORD-7."""
 
     async def story(bench: Bench) -> None:
@@ -249,7 +249,7 @@ def test_a_primary_refuses_another_epoch_and_a_backup_any_retry(tmp_path: Path) 
     run(tmp_path, story)
 
 
-def test_who_looks_too_far_back_or_repeats_too_much_is_told_that_it_is_not_known(
+def test_a_lookup_too_far_back_or_of_too_many_repeats_is_answered_as_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "SEARCH_BYTES_MAX", 1)
@@ -296,8 +296,8 @@ async def three_of_which_two_are_ordered(
         with pytest.raises(Unavailable, match="is not over here"):
             await bench.call(ask(1), node=node)
         await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=node)
-    told = await asyncio.gather(*tries, return_exceptions=True)
-    assert [type(one) for one in told] == [AppendReply, AppendReply, Sealed]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [AppendReply, AppendReply, Sealed]
 
 
 IN_THE_LOG = {1: FindAppendReply(True, GLSN(5), LLSN(1)), 2: FindAppendReply(True, GLSN(6), LLSN(2))}
@@ -320,7 +320,7 @@ def test_every_sealed_replica_knows_what_became_of_a_batch(tmp_path: Path) -> No
 
 
 def test_the_answer_is_the_same_after_a_failover_to_another_primary(tmp_path: Path) -> None:
-    """R-ORD-7: and what is then sent anew to the new primary is new, while the delayed original is refused."""
+    """R-ORD-7: and what is then sent to the new primary is new, while the delayed original is refused."""
 
     async def story(bench: Bench) -> None:
         await three_of_which_two_are_ordered(bench)
@@ -328,10 +328,10 @@ def test_the_answer_is_the_same_after_a_failover_to_another_primary(tmp_path: Pa
         repository = await bench.session(2)
         for node in (1, 2):
             assert await outcomes(bench, node) == [IN_THE_LOG[1], IN_THE_LOG[2], NOWHERE]
-        anew = start(bench, Append(STREAM, Epoch(2)), batch(3), node=2)
+        resent = start(bench, Append(STREAM, Epoch(2)), batch(3), node=2)
         await until_durable(repository, 4)
         repository.commit(row(3, 4, glsn=8, epoch=2))
-        assert await anew == AppendReply(GLSN(8), LLSN(3))
+        assert await resent == AppendReply(GLSN(8), LLSN(3))
         with pytest.raises(StaleEpoch):
             await start(bench, Append(STREAM, ONE), batch(3), node=2)
         assert await stored(bench, node=2) == [b"1", b"2", b"3"]

@@ -61,7 +61,7 @@ def at(llsn: int) -> AppendAt:
 
 
 async def committed(bench: Bench, repository: Repository, count: int, *, begin: int = 1) -> list[bytearray]:
-    """A chain of so many batches of one entry, in the log from LLSN `begin` on."""
+    """A sequence of `count` batches of one entry, in the log from LLSN `begin` on."""
     chain = [batch(n) for n in range(1, count + 1)]
     tries = []
     for before, one in zip([None, *chain], chain, strict=False):
@@ -83,7 +83,7 @@ def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> 
         chain = await committed(bench, repository, 3)
         assert await start(bench, behind(chain[1]), chain[2]) == AppendReply(GLSN(3), LLSN(3))
         for request, sent, newest in (
-            (behind(), chain[0], 3),  # there, and others behind it: whoever asks so far back lists it
+            (behind(), chain[0], 3),  # in the log, and others behind it: a request this far back lists it
             (behind(chain[2]), batch(5), 3),  # one is missing before it
             (behind(chain[1]), batch(4), 3),  # not behind this one
             (behind(chain[1]), batch(3, b"other"), 3),
@@ -100,7 +100,7 @@ def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> 
     run(tmp_path, story)
 
 
-def test_what_is_under_way_is_joined_by_whoever_sends_it_again(tmp_path: Path) -> None:
+def test_a_retry_joins_the_batch_in_flight(tmp_path: Path) -> None:
     """A second attempt, at the same time, sends the same three batches; another one other rows, in vain."""
 
     async def story(bench: Bench) -> None:
@@ -138,7 +138,7 @@ def test_chains_and_ordinary_producers_do_not_meet(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_only_the_running_primary_of_the_epoch_asked_for_takes_a_chain(tmp_path: Path) -> None:
+def test_only_the_running_primary_of_the_requested_epoch_accepts_a_sequence(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.start(1)
         await bench.start(2)
@@ -154,7 +154,7 @@ def test_only_the_running_primary_of_the_epoch_asked_for_takes_a_chain(tmp_path:
     run(tmp_path, story)
 
 
-def test_a_chain_goes_on_in_the_next_epoch_behind_what_was_ordered_and_what_was_cut_is_sent_again(
+def test_a_sequence_continues_in_the_next_epoch_behind_what_was_ordered_and_what_was_cut_is_sent_again(
     tmp_path: Path,
 ) -> None:
     async def story(bench: Bench) -> None:

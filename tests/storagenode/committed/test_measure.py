@@ -1,4 +1,4 @@
-"""A storage node tells how a range of its entries lies on disk, and where a time is, without serving an entry."""
+"""A storage node reports how a range of its entries lies on disk, and where a time is, without serving an entry."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def measured(bench: Bench, begin: int, end: int, points_max: int = 16) -> 
     return found
 
 
-def test_a_range_is_told_in_points_where_batches_begin_evenly_spaced_in_bytes(tmp_path: Path) -> None:
+def test_a_range_is_returned_as_starts_of_batches_evenly_spaced_in_bytes(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await filled(bench, gap=100)
         found = await measured(bench, 101, 701, 9)
@@ -97,7 +97,7 @@ def test_a_part_of_a_batch_is_measured_by_its_share(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_replica_that_has_not_heard_of_the_end_says_so(tmp_path: Path) -> None:
+def test_a_replica_that_does_not_know_the_end_yet_reports_that(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         repository = await filled(bench)
         beyond = await measured(bench, 590, 700)

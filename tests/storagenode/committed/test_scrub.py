@@ -1,4 +1,4 @@
-"""Bit rot on real nodes: found by readers, by what clients say and by the scrub; mended from the others, byte for byte."""
+"""Bit rot on real nodes: found by readers, by hints of clients and by the scrub; repaired from the others, byte for byte."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def flip(bench: Bench, node: int, *, segment: int, at: int) -> None:
 
 
 async def status(bench: Bench, node: int) -> ReplicaStatus:
-    told, _ = await bench.call(GetNodeStatus(), node=node)
-    assert isinstance(told, GetNodeStatusReply)
-    return told.status.replicas[0]
+    reply, _ = await bench.call(GetNodeStatus(), node=node)
+    assert isinstance(reply, GetNodeStatusReply)
+    return reply.status.replicas[0]
 
 
 def sources(*nodes: int) -> tuple[ReplicaAddress, ...]:
@@ -125,14 +125,14 @@ async def wait_damaged(bench: Bench, node: int) -> tuple[tuple[LLSN, LLSN], ...]
     return (await status(bench, node)).damage
 
 
-async def wait_mended(bench: Bench, node: int, *others: int) -> None:
-    """Ask again and again, as the manager does."""
+async def wait_repaired(bench: Bench, node: int, *others: int) -> None:
+    """Request the repair again and again, as the manager does."""
 
-    async def mended() -> bool:
+    async def repaired() -> bool:
         assert (await bench.call(RepairReplica(STREAM, sources(*others)), node=node))[0] == Done()
         return not (await status(bench, node)).damage
 
-    await until(mended)
+    await until(repaired)
 
 
 async def read_everything(bench: Bench, node: int) -> list[bytes]:
@@ -151,7 +151,7 @@ EVERYTHING = [entry(llsn) for llsn in range(1, BATCHES + 1)]
 FIRST_BODY, FIRST_HEADER = 80, 20
 
 
-def test_the_scrub_finds_damage_that_nobody_reads_and_a_mend_makes_the_replicas_equal_again(
+def test_the_scrub_finds_damage_in_unread_data_and_a_repair_makes_the_replicas_equal_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(bench: Bench) -> None:
@@ -170,7 +170,7 @@ def test_the_scrub_finds_damage_that_nobody_reads_and_a_mend_makes_the_replicas_
         (begin, end), (other, _) = (await status(bench, 2)).damage
         assert begin == 1 and end < other < BATCHES
         assert (await status(bench, 1)).damage == ()
-        await wait_mended(bench, 2, 1, 2)
+        await wait_repaired(bench, 2, 1, 2)
         assert segments(bench, 2) == good == segments(bench, 1)
         assert await read_everything(bench, 2) == EVERYTHING
         assert (await status(bench, 2)).state is ReplicaState.RUNNING
@@ -192,7 +192,7 @@ def test_a_point_read_refuses_damage_and_has_it_looked_at(tmp_path: Path, at: in
         with pytest.raises(CorruptBatch):
             await bench.call(ReadAt(TOPIC, GLSN(1)), node=2)
         assert (await wait_damaged(bench, 2))[0][0] == 1
-        await wait_mended(bench, 2, 1)
+        await wait_repaired(bench, 2, 1)
         _, payload = await bench.call(ReadAt(TOPIC, GLSN(1)), node=2)
         assert entries_in(payload) == [entry(1)]
 
@@ -212,8 +212,8 @@ def test_a_fetch_over_a_damaged_header_is_refused_and_has_it_looked_at(tmp_path:
     run(tmp_path, story)
 
 
-def test_a_clients_word_is_looked_into_and_not_believed(tmp_path: Path) -> None:
-    """CheckEntries names too much, or sound entries: only what is damaged is told."""
+def test_a_clients_hint_of_damage_is_checked_and_not_trusted(tmp_path: Path) -> None:
+    """CheckEntries names too much, or sound entries: only what is damaged is reported."""
 
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
@@ -241,16 +241,16 @@ def test_a_source_that_is_damaged_or_away_is_passed_over_and_learns_of_its_own_d
             flip(bench, node, segment=0, at=FIRST_BODY)
         await bench.call(CheckEntries(STREAM, LLSN(1), LLSN(2)), node=3)
         await wait_damaged(bench, 3)
-        await wait_mended(bench, 3, 9, 2, 1)
+        await wait_repaired(bench, 3, 9, 2, 1)
         assert segments(bench, 3) == good
         assert (await wait_damaged(bench, 2))[0][0] == 1
-        await wait_mended(bench, 2, 3)
+        await wait_repaired(bench, 2, 3)
         assert segments(bench, 2) == good
 
     run(tmp_path, story)
 
 
-def test_damage_that_no_source_can_mend_stays_noted_and_is_mended_later(tmp_path: Path) -> None:
+def test_damage_that_no_source_can_repair_stays_noted_and_is_repaired_later(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
         await filled(bench, 1, 2)
@@ -264,16 +264,16 @@ def test_damage_that_no_source_can_mend_stays_noted_and_is_mended_later(tmp_path
         assert (await status(bench, 1)).damage == damage
         assert segments(bench, 1) == before
         flip(bench, 2, segment=0, at=FIRST_BODY + 8)
-        await wait_mended(bench, 1, 2)
+        await wait_repaired(bench, 1, 2)
         assert segments(bench, 1) == segments(bench, 2)
 
     run(tmp_path, story)
 
 
-def test_a_mend_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back(
+def test_a_repair_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-SEAL-6: the page cache has the good bytes, the platter may not. Looking does not tell; only a sync that works does."""
+    """R-SEAL-6: the page cache has the good bytes, the platter may not. A read does not show which; only a successful sync does."""
 
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2, scrub=1 << 30, interval_s=0.02)
@@ -299,15 +299,15 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back
         for node in (2, 1):
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(BATCHES + 1)), node=node)
         assert (await status(bench, 1)).damage
-        await wait_mended(bench, 1, 2)
+        await wait_repaired(bench, 1, 2)
 
     run(tmp_path, story)
 
 
-def test_a_mend_that_failed_on_the_disk_is_done_again_before_the_replica_is_sealed(
+def test_a_repair_that_failed_on_the_disk_is_done_again_before_the_replica_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged tail cannot be cut, so the seal waits for the mend: the mend must not wait for the seal to open the store again."""
+    """A damaged tail cannot be cut, so the seal waits for the repair: the repair must not wait for the seal to reopen the store."""
 
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
@@ -333,7 +333,7 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_before_the_replica_is_seal
     run(tmp_path, story)
 
 
-def test_replicas_that_are_damaged_in_one_range_mend_each_other_batch_by_batch(tmp_path: Path) -> None:
+def test_replicas_that_are_damaged_in_one_range_repair_each_other_batch_by_batch(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
         await filled(bench, 1, 2)
@@ -344,8 +344,8 @@ def test_replicas_that_are_damaged_in_one_range_mend_each_other_batch_by_batch(t
         for node in (1, 2):
             await bench.call(CheckEntries(STREAM, LLSN(1), LLSN(3)), node=node)
             assert (await wait_damaged(bench, node))[0][0] == 1
-        await wait_mended(bench, 1, 2)
-        await wait_mended(bench, 2, 1)
+        await wait_repaired(bench, 1, 2)
+        await wait_repaired(bench, 2, 1)
         assert segments(bench, 1) == good == segments(bench, 2)
 
     run(tmp_path, story)
@@ -384,7 +384,7 @@ def test_the_scrub_puts_the_small_files_and_what_is_trimmed_right_from_memory(tm
 
 
 def test_damage_is_found_again_after_a_restart(tmp_path: Path) -> None:
-    """What was noted is forgotten with the process, a mend may be half done: the next pass finds what is left."""
+    """What was noted is forgotten with the process, a repair may be half done: the next pass finds what is left."""
 
     async def story(bench: Bench) -> None:
         await started(bench, 1, 2)
@@ -398,7 +398,7 @@ def test_damage_is_found_again_after_a_restart(tmp_path: Path) -> None:
         await started(bench, 1, scrub=1 << 30, interval_s=0.02)
         (await bench.session(1)).commit(row(1, BATCHES + 1))
         assert (await wait_damaged(bench, 1))[0][0] == 1
-        await wait_mended(bench, 1, 2)
+        await wait_repaired(bench, 1, 2)
         assert segments(bench, 1) == good
         assert await read_everything(bench, 1) == EVERYTHING
 
@@ -439,7 +439,7 @@ def test_a_seal_waits_for_the_damage_that_hides_its_place(tmp_path: Path) -> Non
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=2)
         assert (await status(bench, 2)).state is ReplicaState.SEALING
         assert await wait_damaged(bench, 2) == ((1, 3),)
-        await wait_mended(bench, 2, 1)
+        await wait_repaired(bench, 2, 1)
         for node in (2, 1):
             sealed, _ = await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=node)
             assert sealed == ReplicaStateReply(ReplicaState.SEALED, LLSN(3))
@@ -467,7 +467,7 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
     async def story(bench: Bench) -> None:
         await started(bench, 1)
         await filled(bench, 1)
-        # Started anew: then everything is there when the pass begins, however long it took to fill.
+        # Restarted: then everything is written when the pass begins, however long it took to fill.
         await bench.stop(1)
         await started(bench, 1, scrub=1 << 30)
         await until(lambda: _true(bool(examined) and examined[-1][1] == BATCHES + 1))
@@ -480,9 +480,7 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
     run(tmp_path, story)
 
 
-def test_without_a_scrub_nothing_is_read_that_nobody_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_scrub_only_requested_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examined: list[BlockRange] = []
 
     def spy(self: LogStore, blocks: BlockRange) -> list[Corruption]:

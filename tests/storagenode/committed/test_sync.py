@@ -195,7 +195,7 @@ async def assert_equal(bench: Bench, one: int, other: int) -> None:
 
 
 async def emptied(bench: Bench, node: int, end: int) -> None:
-    """The node's directory is deleted while it is down; the manager makes the replica anew and seals it."""
+    """The node's directory is deleted while it is down; the manager recreates the replica and seals it."""
     if node in bench.nodes:
         await bench.stop(node)
         for path in (bench.root / f"volume{node}").rglob("lsid=*"):
@@ -243,7 +243,7 @@ def test_an_empty_replica_is_filled_from_a_sealed_one_and_runs_again(tmp_path: P
 def test_a_second_source_is_refused_while_one_is_copied_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-SYNC-2. The same source again tells the progress."""
+    """R-SYNC-2. A request with the same source returns the progress."""
 
     async def story(bench: Bench) -> None:
         end = await filled(bench, 1, 2, 3)
@@ -309,7 +309,7 @@ def test_only_a_replica_that_is_sealing_in_that_epoch_is_filled(tmp_path: Path) 
     run(tmp_path, story)
 
 
-def test_a_sync_whose_source_crashes_fails_and_goes_on_where_it_stood(
+def test_a_sync_whose_source_crashes_fails_and_resumes_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-SYNC-3."""
@@ -341,7 +341,7 @@ def test_a_sync_whose_source_crashes_fails_and_goes_on_where_it_stood(
     run(tmp_path, story)
 
 
-def test_a_sync_whose_destination_stops_goes_on_where_it_stood_after_the_restart(
+def test_a_sync_whose_destination_stops_resumes_where_it_was_after_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-SYNC-3."""
@@ -370,7 +370,7 @@ def test_a_sync_whose_destination_stops_goes_on_where_it_stood_after_the_restart
     run(tmp_path, story)
 
 
-def test_a_newer_seal_ends_a_sync_and_the_next_one_goes_on(
+def test_a_newer_seal_ends_a_sync_and_the_next_one_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(bench: Bench) -> None:
@@ -472,7 +472,7 @@ def test_a_replica_that_has_the_entries_and_lacks_their_rows_gets_only_those(tmp
 
 
 def test_a_tail_of_another_epoch_is_never_committed_but_cut_and_its_append_refused(tmp_path: Path) -> None:
-    """Law 3, 10: the replica left the stream, which went on without it, and came back with what was never ordered."""
+    """Law 3, 10: the replica left the stream, which continued without it, and came back with what was never ordered."""
 
     async def story(bench: Bench) -> None:
         await bench.start(1)
@@ -506,7 +506,7 @@ def test_a_tail_of_another_epoch_is_never_committed_but_cut_and_its_append_refus
 
 
 def test_an_append_that_waits_at_a_replica_which_begins_behind_it_is_left_undecided(tmp_path: Path) -> None:
-    """Law 10: it was ordered, and trimmed since; this replica has never heard of either."""
+    """Law 10: it was ordered, and trimmed since; this replica knows of neither."""
 
     async def story(bench: Bench) -> None:
         for node in (1, 2):
@@ -533,7 +533,7 @@ def test_an_append_that_waits_at_a_replica_which_begins_behind_it_is_left_undeci
     run(tmp_path, story)
 
 
-def test_a_replica_that_contradicts_what_was_ordered_must_be_made_anew(tmp_path: Path) -> None:
+def test_a_replica_that_contradicts_what_was_ordered_must_be_rebuilt(tmp_path: Path) -> None:
     """Two primaries in one epoch cannot be; if they were, nothing of the wrong one is mixed with the right one's."""
 
     async def story(bench: Bench) -> None:
@@ -567,7 +567,7 @@ def test_a_replica_that_contradicts_what_was_ordered_must_be_made_anew(tmp_path:
 def test_rows_that_the_repository_pushes_meanwhile_are_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-CTX-4: whoever comes first."""
+    """R-CTX-4: whichever comes first."""
 
     async def story(bench: Bench) -> None:
         end = await filled(bench, 1, 2)
@@ -588,7 +588,7 @@ def test_rows_that_the_repository_pushes_meanwhile_are_harmless(
     run(tmp_path, story)
 
 
-def test_a_replica_that_is_being_filled_does_not_say_that_nothing_is_there(tmp_path: Path) -> None:
+def test_a_replica_that_is_being_filled_does_not_report_that_it_is_empty(tmp_path: Path) -> None:
     """Law 10: acknowledged entries exist, whatever this replica lacks."""
 
     async def story(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Writer: what waits is one group, groups are told in order, in the loop or in a thread."""
+"""Writer: what waits is one group, groups complete in order, in the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class _Store:
 
 
 class _Scene:
-    """A writer over such a store, and what it told."""
+    """A writer over such a store, and the durable ends it reported."""
 
     def __init__(self) -> None:
         self.store = _Store()
         self.worker = ThreadWorker("test")
-        self.told: list[LLSN] = []
+        self.reported: list[LLSN] = []
         self.failed: list[BaseException] = []
         self.writer = Writer(
             cast(LogStore, self.store),
             self.worker,
-            lambda epoch, end: self.told.append(end),
+            lambda epoch, end: self.reported.append(end),
             self.failed.append,
             TrafficMeter(time.monotonic),
         )
@@ -61,9 +61,9 @@ class _Scene:
         for batch in batches:
             self.writer.write(EPOCH, batch)
 
-    async def wait_told(self, end: int) -> None:
+    async def wait_reported(self, end: int) -> None:
         async with asyncio.timeout(10):
-            while not self.told or self.told[-1] < end:
+            while not self.reported or self.reported[-1] < end:
                 await asyncio.sleep(0)
 
 
@@ -87,11 +87,11 @@ def test_small_batches_of_one_turn_are_one_group_written_by_the_loop() -> None:
     async def story(scene: _Scene) -> _Scene:
         scene.write(b"a", b"b", b"c")
         assert scene.store.groups == []  # more may come in this turn
-        await scene.wait_told(4)
+        await scene.wait_reported(4)
         return scene
 
     scene = _play(story)
-    assert (scene.store.groups, scene.store.in_loop, scene.told) == ([[b"a", b"b", b"c"]], [True], [4])
+    assert (scene.store.groups, scene.store.in_loop, scene.reported) == ([[b"a", b"b", b"c"]], [True], [4])
 
 
 def test_a_large_group_is_written_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_a_large_group_is_written_by_the_thread(monkeypatch: pytest.MonkeyPatch)
 
     async def story(scene: _Scene) -> list[bool]:
         scene.write(b"large")
-        await scene.wait_told(2)
+        await scene.wait_reported(2)
         scene.write(b"a", b"b", b"c")
-        await scene.wait_told(5)
+        await scene.wait_reported(5)
         return scene.store.in_loop
 
     assert _play(story) == [False, False]
@@ -111,30 +111,30 @@ def test_a_large_group_is_written_by_the_thread(monkeypatch: pytest.MonkeyPatch)
 def test_on_a_slow_disk_what_waits_for_the_thread_is_the_next_group() -> None:
     async def story(scene: _Scene) -> _Scene:
         scene.write(b"slow")  # the loop finds out
-        await scene.wait_told(2)
+        await scene.wait_reported(2)
         scene.store.gate.clear()
         scene.write(b"a")
         scene.write(b"b", b"c")
         scene.store.gate.set()
-        await scene.wait_told(5)
+        await scene.wait_reported(5)
         return scene
 
     scene = _play(story)
     assert scene.store.groups == [[b"slow"], [b"a"], [b"b", b"c"]]
-    assert (scene.store.in_loop, scene.told) == ([True, False, False], [2, 3, 5])
+    assert (scene.store.in_loop, scene.reported) == ([True, False, False], [2, 3, 5])
 
 
-def test_groups_are_told_in_order_when_more_waits_than_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 1: what becomes durable grows. The second group must not be told before the first, wherever it is written."""
+def test_groups_are_reported_in_order_when_more_waits_than_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 1: what becomes durable grows. The second group must not be reported before the first, wherever it is written."""
     monkeypatch.setattr(writers, "GROUP_BATCHES_MAX", 2)
 
     async def story(scene: _Scene) -> _Scene:
         scene.write(*(str(number).encode() for number in range(7)))
-        await scene.wait_told(8)
+        await scene.wait_reported(8)
         return scene
 
     scene = _play(story)
-    assert scene.told == [3, 5, 7, 8]
+    assert scene.reported == [3, 5, 7, 8]
     assert [len(group) for group in scene.store.groups] == [2, 2, 2, 1]
 
 
@@ -144,7 +144,7 @@ def test_what_is_dropped_before_its_turn_is_never_written() -> None:
         scene.writer.drop_queue()
         await asyncio.sleep(0)
         scene.write(b"kept")
-        await scene.wait_told(2)
+        await scene.wait_reported(2)
         return scene.store.groups
 
     assert _play(story) == [[b"kept"]]
@@ -164,7 +164,7 @@ def test_a_failure_drops_what_waits_behind_it(monkeypatch: pytest.MonkeyPatch) -
                 await asyncio.sleep(0)
         monkeypatch.undo()
         scene.write(b"c")
-        await scene.wait_told(2)
+        await scene.wait_reported(2)
         return scene
 
     scene = _play(story)

@@ -49,7 +49,7 @@ def batch_at(llsn: int, *entries: bytes, epoch: int = 1, producer: int = 7, sequ
     return batch
 
 
-# Longer than any test: a busy machine may stand still for longer than LEASE_S, and only some tests are about what happens then.
+# Longer than any test: a busy machine may stall for longer than LEASE_S, and only some tests are about what happens then.
 GRANTED_S = 3600.0
 
 
@@ -68,17 +68,17 @@ class Granter:
         if isinstance(message, RequestLease):
             self.asked.append(message)
             if self.grants:
-                self.tell(self.lease_s)
+                self.send(self.lease_s)
 
-    def tell(self, lease_s: float) -> None:
-        """Say it now, unasked or not."""
+    def send(self, lease_s: float) -> None:
+        """Send a lease now, requested or not."""
         assert self.connection is not None
         orders = self.orders or (UnitOrder(STREAM, Epoch(0), LLSN(1), self.alone),)
         self.connection.send(LeaseReply(self.asked[-1].stamp, lease_s, orders))
 
     def order(self, epoch: int, low: int = 1) -> None:
         self.orders = (UnitOrder(STREAM, Epoch(epoch), LLSN(low), self.alone),)
-        self.tell(self.lease_s)
+        self.send(self.lease_s)
 
 
 class Chain(Bench):
@@ -146,9 +146,9 @@ class Chain(Bench):
     ) -> SyncStatus:
         address = ReplicaAddress(NodeID(source), f"node{source}")
         request = SyncUnit(STREAM, address, Epoch(epoch), backfill=backfill, proves=proves)
-        told, _ = await self.call(request, node=node)
-        assert isinstance(told, SyncReply)
-        return told.sync
+        reply, _ = await self.call(request, node=node)
+        assert isinstance(reply, SyncReply)
+        return reply.sync
 
     async def sync(self, node: int, source: int, epoch: int = 0, *, backfill: bool = False) -> SyncStatus:
         """Until it has ended."""
@@ -161,16 +161,16 @@ class Chain(Bench):
 
 
 def run_chain(tmp_path: Path, story: Callable[[Chain], Awaitable[None]]) -> None:
-    """Tell a story with a bench that is always put away again."""
+    """Run a scenario with a bench that is always closed at its end."""
 
-    async def told() -> None:
+    async def body() -> None:
         chain = Chain(tmp_path)
         try:
             await asyncio.wait_for(story(chain), 60)
         finally:
             await chain.close()
 
-    asyncio.run(told())
+    asyncio.run(body())
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Leases and orders: a node answers for its units while it hears from the repository, and obeys before it answers."""
+"""Leases and orders: a node serves its units while it has a lease of the repository, and applies orders before it serves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_lease_that_is_not_renewed_ends_by_the_nodes_own_clock(tmp_path: Path)
         granter = await chain.serve()
         await chain.write(batch_at(1, b"a"))
         granter.grants = False
-        granter.tell(LEASE_S)
+        granter.send(LEASE_S)
         waiting = asyncio.create_task(chain.fetch(2, wait_s=LEASE_S + 0.3))
         await chain.leased(valid=False)
         for ask in asks(chain):
@@ -67,10 +67,10 @@ def test_a_lease_that_is_not_renewed_ends_by_the_nodes_own_clock(tmp_path: Path)
     run_chain(tmp_path, story)
 
 
-def test_no_lease_is_said_only_of_a_batch_that_was_not_taken(
+def test_no_lease_is_answered_only_for_a_batch_that_was_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law 10: whoever hears it knows that his batch is nowhere. One that is there is told of otherwise."""
+    """Law 10: this error means that the batch is nowhere. A batch that was written gets another answer."""
 
     async def story(chain: Chain) -> None:
         granter = await chain.serve()
@@ -134,7 +134,7 @@ def test_a_lease_that_is_taken_back_is_over_at_once(tmp_path: Path) -> None:
     async def story(chain: Chain) -> None:
         granter = await chain.serve()
         granter.grants = False
-        granter.tell(0.0)
+        granter.send(0.0)
         await chain.leased(valid=False)
         for ask in asks(chain):
             with pytest.raises(NoLease):
@@ -150,7 +150,7 @@ def test_only_the_repository_in_session_gives_leases(tmp_path: Path) -> None:
         deposed = await chain.serve()
         newer = await chain.lease(term=2)
         newer.grants = False
-        newer.tell(0.0)
+        newer.send(0.0)
         await chain.leased(valid=False)
         assert deposed.connection is not None
         assert deposed.connection.closed
@@ -162,7 +162,7 @@ def test_only_the_repository_in_session_gives_leases(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_a_node_without_units_asks_for_no_lease(tmp_path: Path) -> None:
+def test_a_node_without_units_requests_no_lease(tmp_path: Path) -> None:
     async def story(chain: Chain) -> None:
         await chain.start()
         connecting = asyncio.create_task(chain.lease())
@@ -175,8 +175,8 @@ def test_a_node_without_units_asks_for_no_lease(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_an_order_seals_and_trims_and_is_told_when_it_is_durable(tmp_path: Path) -> None:
-    """R-TRIM-1: for who was cut off when the others were sealed."""
+def test_an_order_seals_and_trims_and_is_reported_when_it_is_durable(tmp_path: Path) -> None:
+    """R-TRIM-1: for a node that was cut off when the others were sealed."""
 
     async def story(chain: Chain) -> None:
         granter = await chain.serve()

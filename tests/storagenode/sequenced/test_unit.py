@@ -177,7 +177,7 @@ def test_only_the_units_own_epoch_is_served(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_a_seal_tells_what_is_there_and_is_the_same_twice(tmp_path: Path) -> None:
+def test_a_seal_reports_what_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
     """R-SEQ-9."""
 
     async def story(chain: Chain) -> None:
@@ -195,7 +195,7 @@ def test_a_seal_tells_what_is_there_and_is_the_same_twice(tmp_path: Path) -> Non
     run_chain(tmp_path, story)
 
 
-def test_a_seal_cancels_what_is_under_way_and_counts_what_is_there(tmp_path: Path) -> None:
+def test_a_seal_cancels_requests_in_flight_and_counts_what_is_written(tmp_path: Path) -> None:
     """R-SEQ-9, law 7: no write of an older epoch is acknowledged after the seal, nor does it come later than the seal's answer."""
 
     async def story(chain: Chain) -> None:
@@ -252,7 +252,7 @@ def test_epoch_pages_and_low_end_survive_a_restart(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_a_fetch_waits_for_the_write_and_hears_of_a_hole(tmp_path: Path) -> None:
+def test_a_fetch_waits_for_the_write_and_reports_a_hole(tmp_path: Path) -> None:
     async def story(chain: Chain) -> None:
         await chain.serve()
         waiting = asyncio.create_task(chain.fetch(1, wait_s=20.0))

@@ -1,4 +1,4 @@
-"""A log unit is filled from its chain while the log goes on, or says that it must be rebuilt."""
+"""A log unit is filled from its chain while appends continue, or reports that it must be rebuilt."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ def test_a_unit_that_was_away_gets_only_what_it_lacks(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_it_goes_on_while_the_log_does_and_ends_with_what_was_sealed(tmp_path: Path) -> None:
+def test_it_continues_while_the_log_does_and_ends_with_what_was_sealed(tmp_path: Path) -> None:
     """R-SEQ-14: the last copy is of a source that is sealed, and so does not change."""
 
     async def story(chain: Chain) -> None:
         await pair(chain, list(range(1, 30)))
 
-        async def go_on() -> None:
+        async def continue_appending() -> None:
             for llsn in range(30, 90):
                 await chain.write(batch_at(llsn, b"y" * 100))
 
-        writing = asyncio.create_task(go_on())
+        writing = asyncio.create_task(continue_appending())
         while not writing.done():
             assert (await chain.sync(2, 1)).state is SyncState.COMPLETE
         await writing
@@ -150,10 +150,10 @@ def test_a_restored_unit_answers_no_client_before_it_was_compared_or_is_alone(tm
         ):
             with pytest.raises(refused, match="not been compared"):
                 await asked
-        with pytest.raises(StaleEpoch):  # whoever is behind hears that first
+        with pytest.raises(StaleEpoch):  # a stale caller gets that error first
             await chain.fill(11, epoch=9, node=2)
         granter.alone = True
-        granter.tell(granter.lease_s)
+        granter.send(granter.lease_s)
         await until(lambda: not chain.nodes[2]._units[STREAM].unverified)
         await chain.fill(11, node=2)
 
@@ -174,7 +174,7 @@ def test_a_unit_that_is_compared_with_several_is_proven_by_the_last_one(tmp_path
     run_chain(tmp_path, story)
 
 
-def test_a_restored_unit_of_an_older_epoch_than_its_chain_says_that_it_went_back(tmp_path: Path) -> None:
+def test_a_restored_unit_of_an_older_epoch_than_its_chain_reports_that_it_went_back(tmp_path: Path) -> None:
     """Every member of a chain has the projection's epoch on its disk; a seal is of the next one."""
 
     async def story(chain: Chain) -> None:
@@ -206,7 +206,7 @@ def test_backfilling_proves_a_unit_that_lacks_something(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", [3, 12, 40])
 def test_what_the_chain_has_not_cannot_stay(tmp_path: Path, other: int) -> None:
-    """Law 8: another value at a position of the chain, or one where the chain has none, is nobody's. It is made anew."""
+    """Law 8: another value at a position of the chain, or one where the chain has none, is foreign: the unit is rebuilt."""
 
     async def story(chain: Chain) -> None:
         await pair(chain, [llsn for llsn in range(1, 21) if llsn != 12])
@@ -229,7 +229,7 @@ def test_what_the_chain_has_not_cannot_stay(tmp_path: Path, other: int) -> None:
 
 
 @pytest.mark.parametrize("junk", [True, False])
-def test_batches_with_the_same_entries_are_told_apart(tmp_path: Path, junk: bool) -> None:
+def test_batches_with_the_same_entries_are_distinguished(tmp_path: Path, junk: bool) -> None:
     """Law 8: junk has the body of an empty entry, and two clients may have appended the same bytes."""
 
     async def story(chain: Chain) -> None:
@@ -246,7 +246,7 @@ def test_batches_with_the_same_entries_are_told_apart(tmp_path: Path, junk: bool
     run_chain(tmp_path, story)
 
 
-def test_a_unit_that_can_go_on_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_usable_unit_is_not_rebuilt(tmp_path: Path) -> None:
     async def story(chain: Chain) -> None:
         await chain.serve(epoch=2)
         await chain.write(batch_at(1, b"a"), epoch=2)
@@ -330,7 +330,7 @@ def test_what_was_listed_and_is_not_copied_is_no_complete_sync(
     run_chain(tmp_path, story)
 
 
-def test_one_source_at_a_time_and_a_dead_one_is_told(tmp_path: Path) -> None:
+def test_one_source_at_a_time_and_a_dead_one_is_reported(tmp_path: Path) -> None:
     """R-SYNC-2."""
 
     async def story(chain: Chain) -> None:

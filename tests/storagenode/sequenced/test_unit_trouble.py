@@ -39,15 +39,15 @@ def flip(root: Path, node: int, *, segment: int, at: int) -> None:
         file.write(bytes([byte ^ 4]))
 
 
-# --- Rot ------------------------------------------------------------------------------------------------------------
+# --- Corruption ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told_by", ["reader", "client", "scrub"])
-def test_rot_is_found_never_served_and_ends_with_a_rebuild(tmp_path: Path, told_by: str) -> None:
-    """Whoever meets it: the unit says so in its status and to a seal, and is made anew from its chain (R-SEQ-14)."""
+@pytest.mark.parametrize("found_by", ["reader", "client", "scrub"])
+def test_corruption_is_found_never_served_and_ends_with_a_rebuild(tmp_path: Path, found_by: str) -> None:
+    """However it is found: the unit reports it in its status and to a seal, and is rebuilt from its chain (R-SEQ-14)."""
 
     async def story(chain: Chain) -> None:
-        if told_by == "scrub":
+        if found_by == "scrub":
             await chain.serve(1, scrub_bytes_per_s=10**9, scrub_interval_s=0.02)
         else:
             await chain.serve(1, scrub_bytes_per_s=0)
@@ -56,10 +56,10 @@ def test_rot_is_found_never_served_and_ends_with_a_rebuild(tmp_path: Path, told_
             for node in (1, 2):
                 await chain.write(batch_at(llsn, b"%03d " % llsn * 50), node=node)
         flip(tmp_path, 1, segment=1, at=3 * 272 + 100)  # in the body of the fourth
-        if told_by == "reader":
+        if found_by == "reader":
             with pytest.raises(CorruptBatch):
                 await chain.read(4)
-        elif told_by == "client":
+        elif found_by == "client":
             await chain.call(CheckEntries(STREAM, LLSN(3), LLSN(6)))
         status = await wait_status(chain, lambda unit: unit.damage)
         assert status.damage == ((4, 5),)
@@ -118,7 +118,7 @@ def test_a_source_hands_out_nothing_that_is_damaged(tmp_path: Path) -> None:
     run_chain(tmp_path, story)
 
 
-def test_a_unit_that_cannot_be_opened_is_shown_and_made_anew(tmp_path: Path) -> None:
+def test_a_unit_that_cannot_be_opened_is_shown_and_rebuilt(tmp_path: Path) -> None:
     """It does not keep the node from starting."""
 
     async def story(chain: Chain) -> None:
@@ -143,7 +143,7 @@ def test_a_unit_that_cannot_be_opened_is_shown_and_made_anew(tmp_path: Path) -> 
 
 
 class Trouble(Chain):
-    """A node whose disk does what it is told."""
+    """A node whose disk fails on demand."""
 
     def __init__(self, root: Path) -> None:
         self.drive = Drive()
@@ -152,7 +152,7 @@ class Trouble(Chain):
 
 
 def run_trouble(tmp_path: Path, story: Callable[[Trouble], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def body() -> None:
         trouble = Trouble(tmp_path)
         try:
             await asyncio.wait_for(story(trouble), 60)
@@ -161,7 +161,7 @@ def run_trouble(tmp_path: Path, story: Callable[[Trouble], Awaitable[None]]) -> 
             trouble.drive.capacity_bytes = None
             await trouble.close()
 
-    asyncio.run(told())
+    asyncio.run(body())
 
 
 def test_a_failed_sync_is_never_taken_for_one_that_worked(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_failed_sync_is_never_taken_for_one_that_worked(tmp_path: Path) -> Non
         with pytest.raises(Unavailable):
             await trouble.write(batch_at(3, b"c"))
         assert "write failed" in (await trouble.status()).trouble
-        assert entries_in(await trouble.read(1)) == [b"a"], "reads go on"
+        assert entries_in(await trouble.read(1)) == [b"a"], "reads continue"
         sealed = await trouble.seal(2)
         assert sealed.trouble == ""
         await trouble.write(batch_at(3, b"c", epoch=1), epoch=2)
@@ -188,7 +188,7 @@ def test_a_failed_sync_is_never_taken_for_one_that_worked(tmp_path: Path) -> Non
     run_trouble(tmp_path, story)
 
 
-def test_a_seal_that_the_disk_refuses_is_not_told_and_nothing_older_is_served(tmp_path: Path) -> None:
+def test_a_seal_that_the_disk_refuses_is_not_acknowledged_and_nothing_older_is_served(tmp_path: Path) -> None:
     """R-SEQ-9, law 7."""
 
     async def story(trouble: Trouble) -> None:
@@ -222,7 +222,7 @@ async def refused(trouble: Trouble, batch: bytearray) -> bool:
 
 
 def test_a_full_disk_refuses_writes_and_takes_seals_and_trims(tmp_path: Path) -> None:
-    """Refused is nowhere; once there is room it goes on by itself."""
+    """A refused batch is nowhere; once there is space it continues on its own."""
 
     async def story(trouble: Trouble) -> None:
         granter = await trouble.serve(disk_reserve_bytes=RESERVE_BYTES)
