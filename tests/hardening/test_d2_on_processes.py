@@ -44,7 +44,7 @@ def test_an_older_copy_assigns_no_position_again(tmp_path: Path) -> None:
     async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             await with_an_older_copy(cluster)
-            return await result_after_restart(cluster)
+            return await result_after_restart(cluster, heals=True)
 
     found = asyncio.run(story())
     assert found.outcome is HarmOutcome.HEALED, found
@@ -73,7 +73,7 @@ def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
             )
             assert await cluster.try_append(1), "a position was given without the nodes that know the order"
             await cluster.restart(*late)
-            return await result_of(cluster, cluster.log_sizes())
+            return await result_of(cluster, cluster.log_sizes(), heals=True)
 
     found = asyncio.run(story())
     assert found.outcome is HarmOutcome.HEALED, found
@@ -95,7 +95,7 @@ def test_a_topic_that_cannot_decide_is_stopped_and_an_operator_adopts_the_order(
             done = cluster.varlog("topic", "adopt-order", COMMITTED, "--cluster", cluster.address, "--yes")
             assert done.returncode == 0, done.stdout + done.stderr
             await cluster.restart(AWAY)
-            return await result_of(cluster, cluster.log_sizes())
+            return await result_of(cluster, cluster.log_sizes(), heals=True)
 
     found = asyncio.run(story())
     assert found.outcome is HarmOutcome.HEALED, found

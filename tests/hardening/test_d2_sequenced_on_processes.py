@@ -110,7 +110,7 @@ def test_d2_an_older_copy_of_the_repository_of_a_sequenced_topic(tmp_path: Path)
                 )
             done = cluster.varlog("topic", "adopt-order", SEQUENCED, "--yes", *where)
             assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
-            found = await result_of(cluster, cluster.log_sizes())
+            found = await result_of(cluster, cluster.log_sizes(), heals=True)
             assert await trimmed(cluster) == []
             return found
 

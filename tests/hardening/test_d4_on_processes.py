@@ -22,12 +22,11 @@ from varlog.testing.harms.harmed_cluster import (
     harmed_cluster,
     result_after_restart,
 )
-from varlog.testing.processes import command
+from varlog.testing.processes import PATIENCE_S, command
 
 pytestmark = pytest.mark.process
 
 NODES = 3
-COPIED_S = 30.0
 
 
 def every_node_knows_the_names(directory: Path) -> bool:
@@ -45,7 +44,7 @@ def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
             # Names are in the copy of the view alone, and it comes to the nodes a moment after a change. If it never comes, that is
             # seen by what is lost.
             with suppress(TimeoutError):
-                async with asyncio.timeout(COPIED_S):
+                async with asyncio.timeout(PATIENCE_S):
                     await wait_until(lambda: every_node_knows_the_names(tmp_path))
             cluster.kill("vmc", "vseq", "vmr")
             shutil.rmtree(tmp_path / "vmr")
@@ -54,7 +53,7 @@ def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
             recover = ("vmr", "recover", f"--store={tmp_path / 'vmr' / 'metadata.db'}", f"--nodes={nodes}")
             done = command("varlog.cli.serve", [*recover, "--yes"])
             print(done.returncode, done.stdout + done.stderr)
-            return await result_after_restart(cluster, "vmr", "vseq", "vmc")
+            return await result_after_restart(cluster, "vmr", "vseq", "vmc", heals=True)
 
     found = asyncio.run(story())
     assert found.outcome is HarmOutcome.HEALED, found

@@ -22,10 +22,21 @@ from varlog.storage.cluster_file import CLUSTER_NAME
 from varlog.storage.disk_space import BALLAST_NAME
 from varlog.storage.identity import IDENTITY_NAME
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harms.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell_of, kinds_in
+from varlog.testing.harms.harm_table import (
+    HARMS,
+    KINDS,
+    NAMELESS,
+    RUNNING,
+    STOPPED,
+    Cell,
+    cell_of,
+    kinds_in,
+    must_heal,
+)
 from varlog.testing.harms.harmed_cluster import (
     COMMITTED,
     SEQUENCED,
+    WAIT_S,
     HarmedCluster,
     HarmOutcome,
     HarmResult,
@@ -47,8 +58,7 @@ CLUSTER, MIRRORED, EMBEDDED = "cluster", "mirrored", "embedded"
 # This many entries fill several segments of every log stream.
 FILL = 250
 MORE, AFTER = 10, 5
-THERE_S = 15.0
-# Files are compared with memory many times in this.
+# Files are compared with memory many times in this, and a file that is right stays as it is.
 LOOK_S = 6 * SCRUB_INTERVAL_S
 # The next append that reserves space makes the one, the next session of a restarted node the other.
 MADE_LATER = (BALLAST_NAME, CLUSTER_NAME)
@@ -85,7 +95,7 @@ async def cluster_cells(directory: Path, asked: Sequence[Asked], *, mirrored: bo
             await fill_cluster(cluster)
             while left:
                 one = left.pop(0)
-                found = await _cluster_cell(cluster, *one)
+                found = await _cluster_cell(cluster, *one, heals=bool(must_heal(part, *one)))
                 cells.append(cell_of(part, *one, found))
                 print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
                 if found.outcome is not HarmOutcome.HEALED:
@@ -100,29 +110,38 @@ async def fill_cluster(cluster: HarmedCluster) -> None:
     await cluster.wait_healed()
 
 
-async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: str) -> HarmResult:
+async def _cluster_cell(
+    cluster: HarmedCluster, kind: str, harmed: str, when: str, *, heals: bool
+) -> HarmResult:
     try:
         await cluster.wait_healed()
         path = await _wait_there(cluster, kind)
         older = path.read_bytes()
         sizes = cluster.log_sizes()
         if kind.startswith("repository"):
-            return await _harm_repository(cluster, path, older, harmed, when, sizes)
-        return await _harm_node(cluster, path, older, harmed, when, sizes)
+            return await _harm_repository(cluster, path, older, harmed, when, sizes, heals=heals)
+        return await _harm_node(cluster, path, older, harmed, when, sizes, heals=heals)
     except (TimeoutError, VarlogError) as error:
         return HarmResult(HarmOutcome.SILENT, (f"{type(error).__name__}: {error}",))
 
 
 async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
     """A file that the cell before deleted comes back with the next session, or the next change of what is in it."""
-    async with asyncio.timeout(THERE_S):
+    async with asyncio.timeout(WAIT_S):
         while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:  # noqa: ASYNC110 - files are polled
             await asyncio.sleep(0.1)
     return path
 
 
 async def _harm_node(
-    cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
+    cluster: HarmedCluster,
+    path: Path,
+    older: bytes,
+    harmed: str,
+    when: str,
+    sizes: dict[str, int],
+    *,
+    heals: bool,
 ) -> HarmResult:
     await cluster.append(MORE)
     if when == STOPPED:
@@ -131,7 +150,7 @@ async def _harm_node(
     else:
         _apply(path, older, harmed)
         left = _identity(path)
-        found = await result_of(cluster, sizes, appends=AFTER)
+        found = await result_of(cluster, sizes, heals=heals, appends=AFTER)
         found = await _wait_scrubbed(path, left, harmed, found)
         cluster.kill(VICTIM)
         if found.outcome is not HarmOutcome.HEALED:
@@ -139,7 +158,7 @@ async def _harm_node(
     number = int(VICTIM.partition("-")[2])
     # Else the status could be that of before the kill.
     await cluster.wait_status(lambda seen: not any(node.node == number and node.alive for node in seen.nodes))
-    found = await result_after_restart(cluster, VICTIM, appends=AFTER)
+    found = await result_after_restart(cluster, VICTIM, heals=heals, appends=AFTER)
     if found.outcome is HarmOutcome.SAID and cluster.supervisor.pids().get(VICTIM) is None:
         # It refuses to start: what the others have must be all the same.
         different = await cluster.differences()
@@ -149,12 +168,19 @@ async def _harm_node(
 
 
 async def _harm_repository(
-    cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
+    cluster: HarmedCluster,
+    path: Path,
+    older: bytes,
+    harmed: str,
+    when: str,
+    sizes: dict[str, int],
+    *,
+    heals: bool,
 ) -> HarmResult:
     if when == RUNNING:
         _apply(path, older, harmed)
         left = _identity(path)
-        found = await result_of(cluster, sizes, appends=AFTER)
+        found = await result_of(cluster, sizes, heals=heals, appends=AFTER)
         found = await _wait_scrubbed(path, left, harmed, found)
         if found.outcome is not HarmOutcome.HEALED:
             return found
@@ -165,7 +191,7 @@ async def _harm_repository(
     cluster.kill_all()
     if when == STOPPED:
         _apply(path, older, harmed)
-    return await result_after_restart(cluster, appends=AFTER)
+    return await result_after_restart(cluster, heals=heals, appends=AFTER)
 
 
 async def _wait_scrubbed(
@@ -175,14 +201,15 @@ async def _wait_scrubbed(
     file that is then still missing was not noticed. One that is left as it is was right, or is judged by the restart."""
     if found.outcome is not HarmOutcome.HEALED or not (harmed in NAMELESS or path.name == IDENTITY_NAME):
         return found
+    comes_back = left is None and path.name not in MADE_LATER
     try:
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(WAIT_S if comes_back else LOOK_S):
             while _identity(path) == left:  # noqa: ASYNC110 - files are polled
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        if left is None and path.name not in MADE_LATER:
+        if comes_back:
             return HarmResult(
-                HarmOutcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and does not exist again",)
+                HarmOutcome.SILENT, (f"{path.name} was deleted {WAIT_S:g} s ago, and does not exist again",)
             )
     return found
 
@@ -218,13 +245,13 @@ class EmbeddedImage:
             logs = await _open_logs(cluster)
             for _ in range(3):
                 for topic, log in logs.items():
-                    await append_some(log, self.records[topic], FILL // 3)
-            async with asyncio.timeout(THERE_S):
+                    await append_some(log, self.records[topic], FILL // 3, WAIT_S)
+            async with asyncio.timeout(WAIT_S):
                 while not {*KINDS_OF_AN_EMBEDDED} <= {*kinds_in(live)}:  # noqa: ASYNC110 - files are polled
                     await asyncio.sleep(0.05)
             shutil.copytree(live, self.older)
             for topic, log in logs.items():
-                await append_some(log, self.records[topic], MORE)
+                await append_some(log, self.records[topic], MORE, WAIT_S)
             shutil.copytree(live, self.newer)
             for log in logs.values():
                 await log.close()
@@ -316,9 +343,9 @@ async def _open_logs(cluster: EmbeddedCluster) -> dict[str, Log]:
     return logs
 
 
-async def append_some(log: Log, record: Record, count: int) -> None:
+async def append_some(log: Log, record: Record, count: int, timeout_s: float = CALL_S) -> None:
     async def one() -> None:
         data = record.next_entry()
-        record.acknowledge((await log.append(data, timeout_s=CALL_S)).glsn, data)
+        record.acknowledge((await log.append(data, timeout_s=timeout_s)).glsn, data)
 
     await asyncio.gather(*(one() for _ in range(count)))

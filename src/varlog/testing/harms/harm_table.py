@@ -268,15 +268,17 @@ def wrong(found: Cell) -> str:
         return ""
     if found.outcome != HarmOutcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
-    in_memory = found.harm in NAMELESS or found.kind in MAY_SAY
-    if found.when == RUNNING and in_memory and found.part != "embedded":
-        return (
-            f"{found.name}: the process that runs has all of it, and it is not healed but said: {found.words}"
-        )
-    kind = next(kind for kind in KINDS if kind.name == found.kind)
-    if kind.copies and found.part == "cluster" and found.kind not in MAY_SAY:
-        return f"{found.name}: has copies, and is not healed but said: {found.words}"
-    return ""
+    why = must_heal(found.part, found.kind, found.harm, found.when)
+    return f"{found.name}: {why}, and it is not healed but said: {found.words}" if why else ""
+
+
+def must_heal(part: str, kind_name: str, harmed: str, when: str) -> str:
+    """Why a cell must be healed; "" if it may be said as well."""
+    in_memory = harmed in NAMELESS or kind_name in MAY_SAY
+    if when == RUNNING and in_memory and part != "embedded":
+        return "the process that runs has all of it"
+    kind = next(kind for kind in KINDS if kind.name == kind_name)
+    return "there are copies" if kind.copies and part == "cluster" and kind_name not in MAY_SAY else ""
 
 
 # --- results: written by each part, printed when all have ended --------------------------------------------------------
