@@ -26,6 +26,7 @@ from varlog.localcluster.wait import make_topic
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 from varlog.testing.harms.harmed_cluster import COMMITTED, harmed_cluster
+from varlog.testing.processes import PATIENCE_S
 
 chromium()  # without one, all of this is skipped, loudly
 pytestmark = pytest.mark.process
@@ -52,7 +53,7 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
         async with (
             asyncio.timeout(STORY_S),
             cluster_with_proxy(tmp_path) as supervisor,
-            aio.connect(supervisor.address, "orders") as log,
+            aio.connect(supervisor.address, "orders", timeout_s=PATIENCE_S) as log,
             browser() as opened,
             visit(opened, f"http://{supervisor.plan.proxy}") as page,
         ):
@@ -98,7 +99,7 @@ def test_a_proxy_that_is_gone_is_noticed_and_found_again(tmp_path: Path) -> None
         async with (
             asyncio.timeout(STORY_S),
             cluster_with_proxy(tmp_path) as supervisor,
-            aio.connect(supervisor.address, "orders") as log,
+            aio.connect(supervisor.address, "orders", timeout_s=PATIENCE_S) as log,
             browser() as opened,
             visit(opened, f"http://{supervisor.plan.proxy}", refusals=True) as page,
         ):
@@ -223,13 +224,13 @@ def test_screenshot_of_a_cluster_at_work(tmp_path: Path) -> None:
         async with (
             asyncio.timeout(STORY_S + PICTURE_S),
             cluster_with_proxy(tmp_path) as supervisor,
-            aio.connect(supervisor.address, "orders") as orders,
-            aio.admin(supervisor.address) as admin,
+            aio.connect(supervisor.address, "orders", timeout_s=PATIENCE_S) as orders,
+            aio.admin(supervisor.address, timeout_s=PATIENCE_S) as admin,
             browser() as opened,
         ):
             await admin.create_topic("clicks", streams=1, ordering="sequenced")
             async with (
-                aio.connect(supervisor.address, "clicks") as clicks,
+                aio.connect(supervisor.address, "clicks", timeout_s=PATIENCE_S) as clicks,
                 visit(opened, f"http://{supervisor.plan.proxy}", height=1030) as light,
                 visit(opened, f"http://{supervisor.plan.proxy}", height=1030, colours="dark") as dark,
             ):

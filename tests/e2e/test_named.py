@@ -16,16 +16,19 @@ from varlog.localcluster.supervisor import Supervisor
 from varlog.localcluster.wait import make_topic
 from varlog.model.errors import ReaderBehind
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.tcp_cluster import running
+from varlog.testing.tcp_cluster import WAIT_S, running
 
 FIRST = 1_000
 
 
 def test_a_topic_that_begins_later_is_used_like_any_other(tmp_path: Path) -> None:
     """Over a restart of every node, and with a stream that is added in between."""
-    with running(tmp_path) as (cluster, thread), varlog.admin(cluster.repository.address) as admin:
+    with (
+        running(tmp_path) as (cluster, thread),
+        varlog.admin(cluster.repository.address, timeout_s=WAIT_S) as admin,
+    ):
         assert admin.create_topic("copy", streams=2, first=FIRST).trimmed == FIRST - 1
-        with varlog.connect(cluster.repository.address, "copy") as log:
+        with varlog.connect(cluster.repository.address, "copy", timeout_s=WAIT_S) as log:
             assert (log.tail(), log.trimmed()) == (FIRST - 1, FIRST - 1)
             appended = [log.append(b"%d" % number).glsn for number in range(5)]
             for index in range(3):
@@ -47,10 +50,16 @@ def test_a_topic_that_begins_later_is_used_like_any_other(tmp_path: Path) -> Non
 
 
 def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) -> None:
-    with running(tmp_path) as (cluster, _), varlog.admin(cluster.repository.address) as admin:
+    with (
+        running(tmp_path) as (cluster, _),
+        varlog.admin(cluster.repository.address, timeout_s=WAIT_S) as admin,
+    ):
         address = cluster.repository.address
         admin.create_topic("orders", streams=2)
-        with varlog.connect(address, "orders") as one, varlog.connect(address, "orders") as two:
+        with (
+            varlog.connect(address, "orders", timeout_s=WAIT_S) as one,
+            varlog.connect(address, "orders", timeout_s=WAIT_S) as two,
+        ):
             sealed, running_stream = (stream.log_stream for stream in admin.streams("orders"))
             tail = one.append_batch([b"a", b"b", b"c"]).last.glsn
             admin.seal_stream(sealed)
@@ -91,7 +100,7 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
 
     async def story(supervisor: Supervisor) -> None:
         await make_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is up
-        async with aio.admin(supervisor.address) as admin:
+        async with aio.admin(supervisor.address, timeout_s=WAIT_S) as admin:
             for topic in ("copy", "late"):
                 await admin.create_topic(topic, streams=1, first=FIRST)
         async with (

@@ -90,7 +90,7 @@ def test_every_metric_is_in_the_table_and_no_other(tmp_path: Path) -> None:
         app = application(tmp_path)
         transport = httpx.ASGITransport(app)
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(PATIENCE_S),
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):

@@ -60,7 +60,7 @@ def test_a_full_disk_stops_appends_there_and_recovers_automatically(left_bytes: 
 
 
 async def check_reads_continue(cluster: ClusterUnderLoad) -> None:
-    async with aio.connect(cluster.address, TOPIC) as log:
+    async with aio.connect(cluster.address, TOPIC, timeout_s=WAIT_TIMEOUT_S) as log:
         for stream in log.streams:
             assert (await log.read_stream(stream.log_stream, 1)).llsn == 1
 
@@ -114,7 +114,7 @@ def test_a_node_that_never_comes_back_is_replaced(victim: str, tmp_path: Path) -
         cluster.supervisor.kill(process_of(dead), restart=False)
         await cluster.wait_status(lambda seen: not seen.view.streams_on(dead))
         await cluster.wait_healed()
-        async with aio.admin(cluster.address) as admin:
+        async with aio.admin(cluster.address, timeout_s=WAIT_TIMEOUT_S) as admin:
             await admin.remove_node(dead)
 
     check_story(tmp_path, story, nodes=4, replace_after_s=3.0)
@@ -153,7 +153,7 @@ def test_a_bit_flipped_while_the_node_was_down_is_found_and_repaired(tmp_path: P
 
 
 async def entry_at(cluster: ClusterUnderLoad, log_stream: LogStreamID, llsn: int) -> bytes:
-    async with aio.connect(cluster.address, TOPIC) as log:
+    async with aio.connect(cluster.address, TOPIC, timeout_s=WAIT_TIMEOUT_S) as log:
         return bytes((await log.read_stream(log_stream, llsn)).data)
 
 

@@ -270,13 +270,13 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
     async def story(supervisor: Supervisor) -> None:
         address, plan = supervisor.address, supervisor.plan
         await make_topic(plan, "any", say=lambda _: None)  # which waits until every node is up
-        async with aio.admin(address) as admin:
+        async with aio.admin(address, timeout_s=PATIENCE_S) as admin:
             await admin.create_topic("orders", streams=2)
             await admin.create_topic("bills", streams=2, ordering="sequenced")
         written: dict[str, dict[int, bytes]] = {}
         for topic in ("orders", "bills"):
             written[topic] = await fill(address, topic, 2_000)
-        async with aio.connect(address, "orders") as log:
+        async with aio.connect(address, "orders", timeout_s=PATIENCE_S) as log:
             await log.trim(300)
         supervisor.signal("vmc", signal.SIGKILL)
         await copies_out(plan)

@@ -49,7 +49,7 @@ def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_delays_n
     plan = SlowDiskPlan(tmp_path, free_ports(nodes + 2), replicas=2, streams=2, heartbeat_s=0.1)
 
     async def story(cluster: ClusterUnderLoad) -> None:
-        async with aio.admin(cluster.address) as admin:
+        async with aio.admin(cluster.address, timeout_s=WAIT_TIMEOUT_S) as admin:
             await admin.create_topic(OTHER_TOPIC, streams=2, replicas=2)
             await cluster.wait_healed()
             slow = (await first_stream(cluster)).primary

@@ -42,7 +42,7 @@ def test_surface_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
     )
 
     async def ask(address: str) -> None:
-        async with asyncio.timeout(PATIENCE_S), aio.admin(address) as admin:
+        async with asyncio.timeout(PATIENCE_S), aio.admin(address, timeout_s=PATIENCE_S) as admin:
             for _ in range(50):
                 await admin.topics()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import varlog
+from varlog.testing.tcp_cluster import WAIT_S
 
 OTHERS = b"others-"
 PAUSE_S = 0.003  # between two appends: what is tested needs the processor, too
@@ -18,7 +19,7 @@ class BusyTopic:
     """Appends of its own run in a thread until it is left; then everything is read and counted."""
 
     def __init__(self, address: str, topic: str, streams: int) -> None:
-        with varlog.admin(address) as admin:
+        with varlog.admin(address, timeout_s=WAIT_S) as admin:
             admin.create_topic(topic, streams=streams)
         self.address = address
         self.topic = topic
@@ -39,14 +40,14 @@ class BusyTopic:
 
     def rows(self) -> list[bytes]:
         """What the topic holds of everybody but the others, in its order."""
-        with varlog.connect(self.address, self.topic, create=False) as log:
+        with varlog.connect(self.address, self.topic, create=False, timeout_s=WAIT_S) as log:
             found = [entry.data for part in log.subscribe_lists(1, log.tail() + 1) for entry in part]
         return [data for data in found if not data.startswith(OTHERS)]
 
     def check(self, wanted: Counter[bytes]) -> None:
         """Every row is there once, and everything of the others."""
         self.stop()
-        with varlog.connect(self.address, self.topic, create=False) as log:
+        with varlog.connect(self.address, self.topic, create=False, timeout_s=WAIT_S) as log:
             found = Counter(entry.data for part in log.subscribe_lists(1, log.tail() + 1) for entry in part)
         own = Counter({data: count for data, count in found.items() if not data.startswith(OTHERS)})
         assert _summary(own - wanted) == [], "rows that are there too often"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import varlog
 from varlog.cli.spark import common
 from varlog.cli.spark import spark as command_group
+from varlog.testing.tcp_cluster import WAIT_S
 
 
 class LiveTopic:
@@ -22,9 +23,9 @@ class LiveTopic:
     def __init__(self, address: str, name: str, streams: int = 2) -> None:
         self.address = address
         self.name = name
-        with varlog.admin(address) as admin:
+        with varlog.admin(address, timeout_s=WAIT_S) as admin:
             self.first = admin.create_topic(name, streams=streams).first
-        self.log = varlog.connect(address, name, create=False)
+        self.log = varlog.connect(address, name, create=False, timeout_s=WAIT_S)
         self.appended = 0
 
     @property

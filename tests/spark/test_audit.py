@@ -50,7 +50,7 @@ class Planted:
         self.address = cluster.repository.address
 
     def fill(self, topic: str, streams: int) -> None:
-        with varlog.connect(self.address, topic, create=True, streams=streams) as log:
+        with varlog.connect(self.address, topic, create=True, streams=streams, timeout_s=WAIT_S) as log:
             ids = [stream.log_stream for stream in log.streams]
             for number in range(BATCHES):
                 entries = [b"%s %d %d" % (topic.encode(), number, n) for n in range(ENTRIES)]
@@ -59,7 +59,7 @@ class Planted:
 
     def stream(self, topic: str) -> int:
         """The first of a topic: it has every other batch where there are two, the first among them."""
-        with varlog.connect(self.address, topic) as log:
+        with varlog.connect(self.address, topic, timeout_s=WAIT_S) as log:
             return log.streams[0].log_stream
 
     def replica(self, topic: str, node: int) -> Path:
@@ -83,7 +83,10 @@ class Planted:
     async def _start(self, node: int) -> None:
         """Until the node answers readers: it does once the repository has sent its watermarks."""
         await self.cluster.start_node(node - 1)
-        async with asyncio.timeout(WAIT_S), varlog.aio.connect(self.address, "clean") as log:
+        async with (
+            asyncio.timeout(WAIT_S),
+            varlog.aio.connect(self.address, "clean", timeout_s=WAIT_S) as log,
+        ):
             one, log_stream = log.connector.on_node(node), log.streams[0].log_stream
             while True:
                 try:
@@ -96,7 +99,7 @@ class Planted:
         self.thread.run(self._wait_stopped(topic))
 
     async def _wait_stopped(self, topic: str) -> None:
-        async with asyncio.timeout(WAIT_S), varlog.aio.admin(self.address) as admin:
+        async with asyncio.timeout(WAIT_S), varlog.aio.admin(self.address, timeout_s=WAIT_S) as admin:
             while not any(found.stopped for found in await admin.topics() if found.name == topic):
                 await asyncio.sleep(0.01)
 
@@ -271,7 +274,7 @@ def test_positions_that_no_replica_has_are_found_as_a_gap_of_the_topic(
 
 
 def test_what_is_trimmed_is_not_missed(spark: SparkSession, planted: Planted) -> None:
-    with varlog.connect(planted.address, "trimmed") as log:
+    with varlog.connect(planted.address, "trimmed", timeout_s=WAIT_S) as log:
         log.trim(45)
     report = audit(spark, planted.address, "trimmed")
     assert report.clean, report.findings

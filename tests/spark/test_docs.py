@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import varlog
 from varlog.cli.main import app
 from varlog.spark.options import BATCH, READ, STREAM, TOPICS, WHERE, WRITE
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guide" / "spark.md").read_text("utf-8")
@@ -104,7 +104,7 @@ def test_the_first_step_on_spark_prints_what_stands_below_it(
     page = (ROOT / "docs/getting-started.md").read_text("utf-8")
     [step] = [block for block in blocks(page) if "varlog.spark" in block.code]
     address = cluster.repository.address
-    with varlog.connect(address, topic="default", create=True) as log:
+    with varlog.connect(address, topic="default", create=True, timeout_s=WAIT_S) as log:
         log.append_batch([b"hello", b"world"])
         log.trim(1)
     assert lines(run_python(step, {}, Place(address, tmp_path))) == lines(step.prints)

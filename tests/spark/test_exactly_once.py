@@ -194,5 +194,5 @@ def _with(job: Job, **changes: object) -> Job:
 
 def _primary(topic: BusyTopic) -> int:
     """The index of the node that is the first stream's primary."""
-    with varlog.connect(topic.address, topic.topic, create=False) as log:
+    with varlog.connect(topic.address, topic.topic, create=False, timeout_s=WAIT_S) as log:
         return log.streams[0].primary - 1

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import varlog
 from tests.spark.busy_topic import busy_topic
 from tests.spark.driver import Job, run_batch
-from tests.spark.faulty import FaultySource, wait_for
+from tests.spark.faulty import WAIT_S, FaultySource, wait_for
 from tests.spark.test_exactly_once import ROWS, WANTED, beside, fault
 from varlog.localcluster.supervisor import Supervisor
 from varlog.localcluster.wait import make_topic
@@ -63,6 +63,6 @@ def test_a_server_that_is_killed_while_spark_writes_doubles_and_loses_nothing(
 
 
 def _process(address: str, victim: str) -> str:
-    with varlog.connect(address, "busy", create=False) as log:
+    with varlog.connect(address, "busy", create=False, timeout_s=WAIT_S) as log:
         replicas = log.streams[0].replicas
     return "vmr" if victim == "repository" else process_of(replicas[victim == "backup"])

@@ -21,7 +21,7 @@ from varlog.spark.read.partition import LogPartition
 from varlog.spark.read.planning_rules import ReadPiece
 from varlog.spark.read.reader import BatchReader
 from varlog.spark.read.resolve_rules import MissingOffsets, TrimmedOffsets
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 Row = tuple[int, bytes]
 
@@ -49,7 +49,7 @@ def test_a_partition_that_is_trimmed_after_it_was_planned_says_so_or_gives_what_
     cluster: TcpCluster,
 ) -> None:
     address = cluster.repository.address
-    with varlog.connect(address, "late-trim", create=True, streams=2) as log:
+    with varlog.connect(address, "late-trim", create=True, streams=2, timeout_s=WAIT_S) as log:
         everything = filled(log, 100)
         options = {"address": address, "topic": "late-trim", "minPartitions": "6"}
         strict, lenient = BatchReader(options), BatchReader({**options, "failOnDataLoss": "false"})
@@ -63,7 +63,7 @@ def test_a_partition_that_is_trimmed_after_it_was_planned_says_so_or_gives_what_
 
 def test_a_partition_of_entries_that_are_not_there_is_missing_and_not_trimmed(cluster: TcpCluster) -> None:
     address = cluster.repository.address
-    with varlog.connect(address, "lost", create=True) as log:
+    with varlog.connect(address, "lost", create=True, timeout_s=WAIT_S) as log:
         filled(log, 3)
         stream = log.streams[0].log_stream
     partition = LogPartition(LogLocation(address), ReadPiece("lost", stream, 1, 500))
@@ -75,7 +75,7 @@ def test_a_partition_is_read_to_its_end_over_restarts_of_its_nodes(
     cluster: TcpCluster, restart_node: Callable[[int], None]
 ) -> None:
     address = cluster.repository.address
-    with varlog.connect(address, "restarts", create=True) as log:
+    with varlog.connect(address, "restarts", create=True, timeout_s=WAIT_S) as log:
         for number in range(40):
             log.append_batch([b"%d" % number + bytes(500_000)])
     reader = BatchReader({"address": address, "topic": "restarts", "maxRecordsPerPartition": "1000000"})
@@ -96,7 +96,7 @@ def test_a_partition_without_a_value_has_no_rows() -> None:
 
 def test_rows_of_another_time_are_left_out_batch_by_batch(cluster: TcpCluster) -> None:
     address = cluster.repository.address
-    with varlog.connect(address, "times", create=True) as log:
+    with varlog.connect(address, "times", create=True, timeout_s=WAIT_S) as log:
         everything = filled(log, 50)
         stream, middle = log.streams[0].log_stream, log.read(500).time_us
     piece = ReadPiece("times", stream, 1, len(everything) + 1)

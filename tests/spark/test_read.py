@@ -15,7 +15,7 @@ import varlog
 from varlog.model.entry import Entry
 from varlog.spark.columns import READ_SCHEMA
 from varlog.spark.failure import spark_failure
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 ROWS = 3000
 
@@ -24,7 +24,9 @@ ROWS = 3000
 def orders(cluster: TcpCluster) -> Iterator[varlog.Log]:
     """A topic of two streams, with batches of one entry and of hundreds, empty entries and some of 100 KB."""
     random = Random(4)
-    with varlog.connect(cluster.repository.address, "orders", streams=2, create=True) as log:
+    with varlog.connect(
+        cluster.repository.address, "orders", streams=2, create=True, timeout_s=WAIT_S
+    ) as log:
         while log.tail() < ROWS:
             count = min(ROWS - log.tail(), random.choice([1, 1, 1, 7, 300]))
             size = random.choice([0, 10, 10, 200]) if count > 1 else random.choice([0, 100, 100_000])
@@ -154,9 +156,9 @@ def test_several_topics_and_patterns_are_one_frame(
     spark: SparkSession, cluster: TcpCluster, orders: varlog.Log
 ) -> None:
     with (
-        varlog.connect(cluster.repository.address, "many-1", create=True) as one,
-        varlog.connect(cluster.repository.address, "many-2", create=True, streams=3) as two,
-        varlog.connect(cluster.repository.address, "many-empty", create=True),
+        varlog.connect(cluster.repository.address, "many-1", create=True, timeout_s=WAIT_S) as one,
+        varlog.connect(cluster.repository.address, "many-2", create=True, streams=3, timeout_s=WAIT_S) as two,
+        varlog.connect(cluster.repository.address, "many-empty", create=True, timeout_s=WAIT_S),
     ):
         one.append_batch([b"a", b"b"])
         two.append_batch([b"c"])
@@ -205,7 +207,9 @@ def test_a_wrong_option_is_an_error_that_names_it(
 
 
 def test_what_is_trimmed_is_told_apart_and_can_be_left_out(spark: SparkSession, cluster: TcpCluster) -> None:
-    with varlog.connect(cluster.repository.address, "trimmed", create=True, streams=2) as log:
+    with varlog.connect(
+        cluster.repository.address, "trimmed", create=True, streams=2, timeout_s=WAIT_S
+    ) as log:
         for number in range(40):
             log.append_batch([b"%d" % number] * 5, log_stream=log.streams[number % 2].log_stream)
         before = read(spark, cluster, topic="trimmed", minPartitions=4)

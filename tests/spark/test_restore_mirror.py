@@ -19,7 +19,7 @@ from varlog.spark.jobs import restore as restore_job
 from varlog.spark.jobs.archive import archive
 from varlog.spark.jobs.mirror import MirrorReport, mirror
 from varlog.spark.jobs.restore import restore
-from varlog.testing.tcp_cluster import TcpCluster, running
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster, running
 
 Rows = list[tuple[int, int, bytes]]
 
@@ -43,12 +43,12 @@ def topic(cluster: TcpCluster, request: pytest.FixtureRequest) -> Iterator[LiveT
 
 
 def rows_at(address: str, topic: str, begin: int = 11) -> Rows:
-    with varlog.connect(address, topic, create=False) as log:
+    with varlog.connect(address, topic, create=False, timeout_s=WAIT_S) as log:
         return as_rows(entries_of(log, begin))
 
 
 def append_to(address: str, topic: str) -> None:
-    with varlog.connect(address, topic, create=False) as log:
+    with varlog.connect(address, topic, create=False, timeout_s=WAIT_S) as log:
         log.append(b"not a copy")
 
 
@@ -76,14 +76,14 @@ def test_a_restored_topic_is_the_archived_one(
     archive(spark, topic.address, topic.name, str(tmp_path), range_records=20)
     planned = restore(spark, str(tmp_path), other, "restored", dry_run=True)
     assert (planned.begin, planned.end, planned.rows_written) == (11, 61, 50)
-    with varlog.admin(other) as admin:
+    with varlog.admin(other, timeout_s=WAIT_S) as admin:
         assert admin.view().topic_named("restored") is None, "a dry run makes nothing"
     report = restore(spark, str(tmp_path), other, "restored")
     assert (report.source_topic, report.rows_written, report.rows_found) == (topic.name, 50, 0)
     assert rows_at(other, "restored") == as_rows(topic.entries())
     again = restore(spark, str(tmp_path), other, "restored")
     assert (again.rows_written, again.rows_found) == (0, 50)
-    with varlog.connect(other, "restored") as log:
+    with varlog.connect(other, "restored", timeout_s=WAIT_S) as log:
         assert log.append(b"goes on").glsn == 61
 
 
@@ -109,7 +109,7 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
     spark: SparkSession, topic: LiveTopic, other: str, tmp_path: Path
 ) -> None:
     archive(spark, topic.address, topic.name, str(tmp_path))
-    with varlog.admin(other) as admin:
+    with varlog.admin(other, timeout_s=WAIT_S) as admin:
         admin.create_topic("two-streams", streams=2)
         admin.create_topic("begins-at-1", streams=1)
         admin.create_topic("foreign", streams=1, first=11)
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_mirror_is_refused(
 def test_what_was_trimmed_before_it_was_mirrored_is_told(
     spark: SparkSession, topic: LiveTopic, other: str
 ) -> None:
-    with varlog.admin(other) as admin:
+    with varlog.admin(other, timeout_s=WAIT_S) as admin:
         admin.create_topic(topic.name, streams=1, first=5)
     with pytest.raises(
         PreconditionFailed, match=r"positions 5 to 10 .* were trimmed before they were mirrored"

@@ -34,13 +34,13 @@ class Topic:
         self.name = f"fast{next(_numbers)}"
         self.address = cluster.repository.address
         self._thread = thread
-        with varlog.admin(self.address) as admin:
+        with varlog.admin(self.address, timeout_s=WAIT_S) as admin:
             admin.create_topic(self.name, streams=2, ordering="sequenced", stripe_size=16)
         self.entries: dict[int, bytes] = {}
         self.given_up: set[int] = set()
 
     def append(self, entries: int) -> None:
-        with varlog.connect(self.address, self.name, create=False) as log:
+        with varlog.connect(self.address, self.name, create=False, timeout_s=WAIT_S) as log:
             for number in range(entries):
                 data = b"entry %d of %d" % (number, entries)
                 self.entries[log.append(data).glsn] = data
@@ -59,7 +59,7 @@ class Topic:
                     await asyncio.sleep(0.05)
 
     async def _tokens_of_this_epoch(self, positions: int) -> range:
-        async with varlog.aio.admin(self.address) as admin:
+        async with varlog.aio.admin(self.address, timeout_s=WAIT_S) as admin:
             view = await admin.view()
         topic = view.topic_named(self.name)
         assert topic is not None
@@ -101,7 +101,10 @@ def test_a_read_has_every_entry_and_no_row_for_what_was_given_up(spark: SparkSes
     """R-SEQ-7, R-USE-4: readers skip junk."""
     assert rows(topic.load(spark)) == topic.entries
     assert len(topic.given_up) >= 7
-    with varlog.connect(topic.address, topic.name, create=False) as log, pytest.raises(JunkPosition):
+    with (
+        varlog.connect(topic.address, topic.name, create=False, timeout_s=WAIT_S) as log,
+        pytest.raises(JunkPosition),
+    ):
         log.read(min(topic.given_up))
 
 
@@ -143,7 +146,7 @@ def test_an_end_that_a_read_has_seen_is_settled(
     newest = max(topic.given_up)
     assert rows(topic.load(spark)) == topic.entries
     thread.run(_replaced_sequencer(cluster))
-    with varlog.connect(topic.address, topic.name, create=False) as log:
+    with varlog.connect(topic.address, topic.name, create=False, timeout_s=WAIT_S) as log:
         assert log.tail() >= newest
         assert log.append(b"after").glsn > newest
 
@@ -163,7 +166,7 @@ def test_an_archive_has_every_entry_and_can_be_read_with_the_log(
     done = archive(spark, topic.address, topic.name, path, range_records=25, trim=True, keep_records=10)
     assert done.rows_written == len(topic.entries)
     assert done.end == max(topic.entries) + 1, "what was given up at the end waits for an entry behind it"
-    with varlog.connect(topic.address, topic.name, create=False) as log:
+    with varlog.connect(topic.address, topic.name, create=False, timeout_s=WAIT_S) as log:
         assert log.trimmed() > 1
     topic.append(5)
     assert rows(topic.load(spark, archive=path)) == topic.entries
@@ -220,14 +223,14 @@ def test_a_write_is_refused_before_a_row_is_written(
     writing = frame.write.format("varlog").mode("append")
     with pytest.raises(PySparkException, match="is a sequenced topic, and an exactly-once write needs"):
         writing.options(address=topic.address, topic=topic.name, **writer).save()
-    with varlog.connect(topic.address, topic.name, create=False) as log:
+    with varlog.connect(topic.address, topic.name, create=False, timeout_s=WAIT_S) as log:
         assert log.tail() == max(topic.given_up)
 
 
 def test_copies_that_keep_positions_are_refused_both_ways(spark: SparkSession, topic: Topic) -> None:
     with pytest.raises(PreconditionFailed, match="is sequenced: junk positions have no entry"):
         mirror(spark, topic.address, topic.name, topic.address, f"{topic.name}-copy", continuous=False)
-    with varlog.connect(topic.address, f"{topic.name}-plain", create=True) as log:
+    with varlog.connect(topic.address, f"{topic.name}-plain", create=True, timeout_s=WAIT_S) as log:
         log.append(b"one")
     with pytest.raises(
         PreconditionFailed, match="is sequenced, and a copy that keeps positions needs a committed one"

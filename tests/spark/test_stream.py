@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import varlog
 from tests.spark.logs import LiveTopic
 from varlog.spark.stream.offsets import Offset
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_query_reads_every_entry_once_over_restarts_and_tells_how_far_it_is(
         assert reading.rows == entries(topic)
         assert [found.position for found in topic.log.readers()] == [100]
         assert lag(reading.query, topic) == [(41, 101), (81, 101), (101, 101)]
-    with varlog.admin(topic.address) as admin:
+    with varlog.admin(topic.address, timeout_s=WAIT_S) as admin:
         admin.add_stream(topic.name)
     topic.append(50)
     with Reading(spark, tmp_path, options) as reading:

@@ -31,7 +31,7 @@ from varlog.spark.stream.offsets import (
     TopicRecreated,
 )
 from varlog.spark.stream.stream_reader import StreamReader
-from varlog.testing.tcp_cluster import CLUSTER, TcpCluster
+from varlog.testing.tcp_cluster import CLUSTER, WAIT_S, TcpCluster
 
 ALL = ReadAllAvailable()
 
@@ -196,7 +196,7 @@ def test_a_log_stream_made_meanwhile_is_found(topic: LiveTopic) -> None:
     topic.append(10)
     reader = reader_of(topic)
     assert len(rows(reader, at(topic, 1), step(reader, at(topic, 1)))) == 10
-    with varlog.admin(topic.address) as admin:
+    with varlog.admin(topic.address, timeout_s=WAIT_S) as admin:
         made = admin.add_stream(topic.name).log_stream
     topic.log.connector.view()
     topic.log.append(b"in the new one", log_stream=made)
@@ -271,7 +271,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(topic: LiveTopic) -> Non
     topic.append(5)
     reader = reader_of(topic)
     start = reader.latestOffset(at(topic, 1), ALL)
-    with varlog.admin(topic.address) as admin:
+    with varlog.admin(topic.address, timeout_s=WAIT_S) as admin:
         admin.delete_topic(topic.name)
         gone = both_ways(reader, start, start, TopicGone)
         assert f"topic {topic.name!r}, which no longer exists" in gone

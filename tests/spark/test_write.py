@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import varlog
 from varlog.model.limits import ENTRY_BYTES_MAX
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 
 class Topic:
@@ -21,14 +21,16 @@ class Topic:
     def __init__(self, cluster: TcpCluster, name: str, streams: int, first: int = 1) -> None:
         self.first = first
         self.options = {"address": cluster.repository.address, "topic": name}
-        with varlog.admin(self.options["address"]) as admin:
+        with varlog.admin(self.options["address"], timeout_s=WAIT_S) as admin:
             admin.create_topic(name, streams=streams, first=first)
 
     def write(self, rows: DataFrame, mode: str = "append", **options: str) -> None:
         rows.write.format("varlog").options(**self.options | options).mode(mode).save()
 
     def entries(self) -> list[varlog.Entry]:
-        with varlog.connect(self.options["address"], self.options["topic"], create=False) as log:
+        with varlog.connect(
+            self.options["address"], self.options["topic"], create=False, timeout_s=WAIT_S
+        ) as log:
             return [entry for part in log.subscribe_lists(self.first, log.tail() + 1) for entry in part]
 
     def data(self) -> list[bytes]:
@@ -86,7 +88,7 @@ def test_rows_with_equal_keys_share_a_stream(spark: SparkSession, topic: Topic) 
 
 
 def test_a_log_stream_can_be_named_by_its_id(spark: SparkSession, topic: Topic) -> None:
-    with varlog.connect(topic.options["address"], topic.options["topic"]) as log:
+    with varlog.connect(topic.options["address"], topic.options["topic"], timeout_s=WAIT_S) as log:
         chosen = log.streams[1].log_stream
     topic.write(spark.range(100).selectExpr("CAST(id AS STRING) AS data"), log_stream=str(chosen))
     assert {entry.log_stream for entry in topic.entries()} == {chosen}

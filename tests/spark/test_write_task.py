@@ -20,7 +20,7 @@ from varlog.spark.options import write_options
 from varlog.spark.write.exactly_once_rules import Write
 from varlog.spark.write.input_rules import InputColumns, InputError
 from varlog.spark.write.task import PositionedWriteTask, WriteTask
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 ROWS = [b"row-%d %s" % (n, b"x" * 500) for n in range(12_000)]
 WRITE = Write("w", 1, kept=True)
@@ -72,7 +72,7 @@ def test_tasks_of_one_write_go_to_streams_in_turn(topic: BusyTopic) -> None:
     for partition in range(3):
         attempt(topic, 0).run(WRITE, partition, batches(ROWS[partition * 100 : partition * 100 + 100]))
     topic.check(Counter(ROWS[:300]))
-    with varlog.connect(topic.address, topic.topic) as log:
+    with varlog.connect(topic.address, topic.topic, timeout_s=WAIT_S) as log:
         found = [entry for part in log.subscribe_lists(1, log.tail() + 1) for entry in part]
     of_row = {entry.data: entry.log_stream for entry in found}
     first, second, third = (of_row[ROWS[partition * 100]] for partition in range(3))
@@ -101,7 +101,7 @@ def rows_at(first: int, count: int, *, of: bytes = b"entry") -> Iterator[pa.Reco
 
 
 def entries(address: str, name: str, first: int) -> list[tuple[int, int, bytes]]:
-    with varlog.connect(address, name) as log:
+    with varlog.connect(address, name, timeout_s=WAIT_S) as log:
         return [
             (entry.glsn, entry.time_us, entry.data)
             for part in log.subscribe_lists(first, log.tail() + 1)
@@ -113,7 +113,7 @@ def entries(address: str, name: str, first: int) -> list[tuple[int, int, bytes]]
 def copy(cluster: TcpCluster, request: pytest.FixtureRequest) -> tuple[str, str]:
     """A topic with one stream that begins at 101."""
     address, name = cluster.repository.address, str(request.node.name)
-    with varlog.admin(address) as admin:
+    with varlog.admin(address, timeout_s=WAIT_S) as admin:
         admin.create_topic(name, streams=1, first=101)
     return address, name
 

@@ -84,7 +84,7 @@ class ClusterUnderLoad:
             await self.supervisor.stop()
 
     async def view(self) -> ClusterView:
-        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
+        async with aio.admin(self.address, timeout_s=WAIT_TIMEOUT_S) as admin:
             return await admin.view()
 
     async def streams(self) -> tuple[LogStream, ...]:
