@@ -17,7 +17,7 @@ from varlog.client.log import Log
 from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import all_run, leading_repository, make_topic
+from varlog.localcluster.wait import ensure_topic, leading_repository, wait_all_running
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import Event, EventKind
@@ -61,42 +61,42 @@ class Kill:
         self._replicated = replicated
         self._apart = apart
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        settings = stage.settings
+    async def __call__(self, context: BenchContext) -> Measured:
+        settings = context.settings
         before_s, after_s = (QUICK_BEFORE_S, QUICK_AFTER_S) if settings.quick else (BEFORE_S, AFTER_S)
         load = _Load(settings.appenders or APPENDERS, settings.entry_bytes or ENTRY_BYTES)
         async with (
-            self._cluster(stage) as supervisor,
+            self._cluster(context) as supervisor,
             aio.admin(supervisor.address) as admin,
         ):
-            async with load.running(supervisor.address, stage.topic):
-                stage.display.advance(0.1, "load")
+            async with load.running(supervisor.address, context.topic):
+                context.display.advance(0.1, "load")
                 await asyncio.sleep(settings.warm_up_s + before_s)
                 victim = await self._victim(supervisor)
                 restarts = supervisor.restarts()[victim]
                 killed_at, killed_us = time.perf_counter(), time.time_ns() // 1000
                 supervisor.kill(victim)
-                stage.display.advance(0.4, f"{victim} is killed")
+                context.display.advance(0.4, f"{victim} is killed")
                 await supervisor.wait_restarted(victim, restarts + 1)
                 back_at, back_us = time.perf_counter(), time.time_ns() // 1000
-                await all_run(admin)
+                await wait_all_running(admin)
                 healed_at = time.perf_counter()
-                stage.display.advance(0.6, "every replica runs again")
+                context.display.advance(0.6, "every replica runs again")
                 await asyncio.sleep(after_s)
                 end = time.perf_counter()
             events = [event for event in (await admin.status()).events if event.time_us >= killed_us]
         moments = (killed_at - before_s, killed_at, back_at, healed_at, end)
-        _keep_series(stage, load.times, moments)
+        _keep_series(context, load.times, moments)
         repair = _repair(events, back_us) if self._ordering is Ordering.COMMITTED else {}
         return _figures(load, moments) | repair | {"appenders": float(load.appenders)}
 
     @asynccontextmanager
-    async def _cluster(self, stage: BenchContext) -> AsyncIterator[Supervisor]:
-        settings = stage.settings
+    async def _cluster(self, context: BenchContext) -> AsyncIterator[Supervisor]:
+        settings = context.settings
         nodes, copies = (2 * STREAMS, 2) if self._apart else (settings.nodes, settings.replicas)
         ports = free_ports(nodes + 2 + REPLICATED_PORTS)
         plan = ClusterPlan(
-            stage.directory,
+            context.directory,
             ports[: nodes + 2],
             replicas=copies,
             streams=STREAMS,
@@ -105,7 +105,7 @@ class Kill:
         supervisor = Supervisor(plan)
         await supervisor.start()
         try:
-            await make_topic(plan, stage.topic, ordering=self._ordering)
+            await ensure_topic(plan, context.topic, ordering=self._ordering)
             yield supervisor
         finally:
             await supervisor.stop()
@@ -161,11 +161,11 @@ def _figures(load: _Load, moments: tuple[float, ...]) -> Measured:
     } | ({} if recovered is None else {"recovered_s": recovered - killed_at})
 
 
-def _keep_series(stage: BenchContext, times: Acknowledgements, moments: tuple[float, ...]) -> None:
+def _keep_series(context: BenchContext, times: Acknowledgements, moments: tuple[float, ...]) -> None:
     begin, killed_at, _, _, end = moments
     rates = times.rates(begin, end, BIN_S)
-    stage.series["second"] = [begin - killed_at + (number + 0.5) * BIN_S for number in range(len(rates))]
-    stage.series["appends_per_s"] = rates
+    context.series["second"] = [begin - killed_at + (number + 0.5) * BIN_S for number in range(len(rates))]
+    context.series["appends_per_s"] = rates
 
 
 def judge_node(measured: Measured, raw: RawLimits) -> BenchResult:

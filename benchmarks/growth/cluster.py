@@ -34,10 +34,10 @@ class GrowthCluster:
 
     async def log(self, topic: str, streams: int = 1) -> Log:
         """A topic that is made now; closed with the cluster."""
-        await self.make_topic(topic, streams)
+        await self.create_topic(topic, streams)
         return await self.open(topic)
 
-    async def make_topic(self, topic: str, streams: int = 1) -> None:
+    async def create_topic(self, topic: str, streams: int = 1) -> None:
         await self._admin.create_topic(topic, streams=streams)
 
     async def open(self, topic: str) -> Log:

@@ -37,11 +37,11 @@ READ_ENTRIES = 10_000
 class Load(Protocol):
     """What is done to a log of either ordering."""
 
-    async def prepare(self, stage: BenchContext, log: Log) -> None:
+    async def prepare(self, context: BenchContext, log: Log) -> None:
         """What must be there first; not measured."""
         ...
 
-    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
+    async def turn(self, context: BenchContext, log: Log, seconds: float) -> Measured:
         """One turn of about `seconds`."""
         ...
 
@@ -53,24 +53,24 @@ class InTurns:
         self._load = load
         self._alone = alone
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        settings, load = stage.settings, self._load
+    async def __call__(self, context: BenchContext) -> Measured:
+        settings, load = context.settings, self._load
         replicas = 1 if self._alone else settings.replicas
         turns = QUICK_TURNS if settings.quick else TURNS
         found: dict[Ordering, list[Measured]] = {ordering: [] for ordering in ORDERINGS}
         async with AsyncExitStack() as stack:
             logs = {
-                ordering: await stack.enter_async_context(stage.ordered_log(ordering, replicas))
+                ordering: await stack.enter_async_context(context.ordered_log(ordering, replicas))
                 for ordering in ORDERINGS
             }
             for log in logs.values():
-                await load.prepare(stage, log)
-                await load.turn(stage, log, settings.warm_up_s)
+                await load.prepare(context, log)
+                await load.turn(context, log, settings.warm_up_s)
             for number in range(turns):
                 # Each begins as often as the other.
                 for ordering in ORDERINGS if number % 2 == 0 else reversed(ORDERINGS):
-                    found[ordering].append(await load.turn(stage, logs[ordering], settings.seconds / turns))
-                    stage.display.advance((number + 0.5) / turns, ordering)
+                    found[ordering].append(await load.turn(context, logs[ordering], settings.seconds / turns))
+                    context.display.advance((number + 0.5) / turns, ordering)
         return side_by_side(found) | {"replicas": float(replicas)}
 
 
@@ -90,18 +90,18 @@ class Appending:
         self._appenders = appenders
         self._batch = batch
 
-    async def prepare(self, stage: BenchContext, log: Log) -> None:
+    async def prepare(self, context: BenchContext, log: Log) -> None:
         return None
 
-    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
-        settings = stage.settings
+    async def turn(self, context: BenchContext, log: Log, seconds: float) -> Measured:
+        settings = context.settings
         entry_bytes = settings.entry_bytes or ENTRY_BYTES
         batch = (settings.batch or self._batch) if self._batch > 1 else 1
         entries = [os.urandom(entry_bytes) for _ in range(batch)]
         meter = Meter(0.0, seconds)
         await metered(
             meter,
-            stage.display,
+            context.display,
             settings.appenders or self._appenders,
             (lambda: log.append(entries[0])) if batch == 1 else (lambda: log.append_batch(entries)),
             each=batch,
@@ -115,11 +115,11 @@ class Reading:
     def __init__(self) -> None:
         self._random = random.Random(1)
 
-    async def prepare(self, stage: BenchContext, log: Log) -> None:
-        entry_bytes = stage.settings.entry_bytes or ENTRY_BYTES
-        await fill_topic(stage, log, READ_ENTRIES, entry_bytes, max(1, 64 * KIB // entry_bytes))
+    async def prepare(self, context: BenchContext, log: Log) -> None:
+        entry_bytes = context.settings.entry_bytes or ENTRY_BYTES
+        await fill_topic(context, log, READ_ENTRIES, entry_bytes, max(1, 64 * KIB // entry_bytes))
 
-    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
+    async def turn(self, context: BenchContext, log: Log, seconds: float) -> Measured:
         newest, latencies = await log.tail(), list[float]()
         until = time.perf_counter() + seconds
         while not latencies or time.perf_counter() < until:
@@ -136,11 +136,11 @@ class Reading:
 class Subscribing:
     """Passes over a topic from its start, into Python."""
 
-    async def prepare(self, stage: BenchContext, log: Log) -> None:
-        count = SMALL_COUNT // QUICK_FRACTION if stage.settings.quick else SMALL_COUNT
-        await fill_topic(stage, log, count, SMALL_BYTES, MIB // SMALL_BYTES // 2)
+    async def prepare(self, context: BenchContext, log: Log) -> None:
+        count = SMALL_COUNT // QUICK_FRACTION if context.settings.quick else SMALL_COUNT
+        await fill_topic(context, log, count, SMALL_BYTES, MIB // SMALL_BYTES // 2)
 
-    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
+    async def turn(self, context: BenchContext, log: Log, seconds: float) -> Measured:
         end, rates = GLSN(await log.tail() + 1), list[float]()
         until = time.perf_counter() + seconds
         while not rates or time.perf_counter() < until:

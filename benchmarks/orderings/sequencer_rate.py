@@ -15,11 +15,11 @@ CALLERS = 64
 CALL_S = 10.0
 
 
-async def sequencer_positions(stage: BenchContext) -> Measured:
+async def sequencer_positions(context: BenchContext) -> Measured:
     """Positions of a topic of its own: nobody writes them, and nobody reads it."""
-    settings = stage.settings
+    settings = context.settings
     count = settings.batch or POSITIONS_A_CALL
-    async with stage.ordered_log(Ordering.SEQUENCED, 1) as log:
+    async with context.ordered_log(Ordering.SEQUENCED, 1) as log:
         view = await log.connector.view()
         projection = view.projection(log.topic.topic)
         if projection is None or projection.sequencer is None:
@@ -30,7 +30,11 @@ async def sequencer_positions(stage: BenchContext) -> Measured:
             meter = Meter(settings.warm_up_s, settings.seconds)
             callers = settings.appenders or CALLERS
             await metered(
-                meter, stage.display, callers, lambda: connection.call(request, timeout_s=CALL_S), each=count
+                meter,
+                context.display,
+                callers,
+                lambda: connection.call(request, timeout_s=CALL_S),
+                each=count,
             )
         finally:
             connection.close()

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import uvloop  # noqa: E402 - of this tree, wherever it was started
 
-from benchmarks.peers.ground import PeerMissing  # noqa: E402
+from benchmarks.peers.contract import PeerMissing  # noqa: E402
 from benchmarks.peers.run import measured  # noqa: E402
 from benchmarks.peers.samples import Findings, loaded, merged  # noqa: E402
 from benchmarks.peers.server import ServerFailed  # noqa: E402

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from aetcd import rpc
 
-from benchmarks.peers.ground import Journal, Keep
+from benchmarks.peers.contract import Journal, Keep
 from benchmarks.peers.programs import etcd_program
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all
 from varlog.localcluster.ports import free_ports

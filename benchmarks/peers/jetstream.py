@@ -15,7 +15,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from nats.js.errors import APIError
 
-from benchmarks.peers.ground import Journal, Keep
+from benchmarks.peers.contract import Journal, Keep
 from benchmarks.peers.nats_wire import NatsWire, WireError
 from benchmarks.peers.programs import nats_program
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all

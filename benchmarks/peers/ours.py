@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import varlog.aio
-from benchmarks.peers.ground import Journal, Keep
+from benchmarks.peers.contract import Journal, Keep
 from varlog.bench.context import open_cluster_log, open_embedded_log
 from varlog.client.log import Log
 from varlog.localcluster.plan import ClusterPlan

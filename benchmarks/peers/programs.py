@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-from benchmarks.peers.ground import PeerMissing
+from benchmarks.peers.contract import PeerMissing
 from varlog.localcluster.etcd import find_etcd as etcd_on_path
 from varlog.model.errors import StartupError
 

@@ -15,7 +15,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from benchmarks.peers.ground import Journal, Keep
+from benchmarks.peers.contract import Journal, Keep
 from benchmarks.peers.programs import redis_program
 from benchmarks.peers.redis_wire import RedisWire
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all

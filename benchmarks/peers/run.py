@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.peers.ground import Ground
+from benchmarks.peers.contract import ServerGroup
 from benchmarks.peers.programs import version_of
 from benchmarks.peers.samples import Findings, Sample
 from benchmarks.peers.schedule import Turn, duel_of, turns_of
-from benchmarks.peers.systems import System, ground_of
+from benchmarks.peers.systems import System, group_of
 from benchmarks.peers.workloads import Timing, Workload
 from varlog.bench.figures import format_count, format_ms
 from varlog.bench.machine import conditions_of, measure_raw, usage_of
@@ -53,15 +53,15 @@ async def measured(
     for number in range(passes):
         _check_space(data, timing)
         findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
-        async with grounds_for(systems, data) as grounds:
-            say(f"pass {number + 1} of {passes}: {len(grounds)} grounds are up")
-            await _look_at_idle(grounds, findings, idle_s)
+        async with groups_for(systems, data) as groups:
+            say(f"pass {number + 1} of {passes}: {len(groups)} groups are up")
+            await _look_at_idle(groups, findings, idle_s)
             for turn in turns_of(number, workloads, systems):
-                await _take(turn, grounds, findings, f"{run}/{number}", timing, say)
+                await _take(turn, groups, findings, f"{run}/{number}", timing, say)
             for duel in range(duels):
                 say(f"duel {duel + 1} of {duels}")
                 for turn in duel_of(number + duel + 1, workloads, systems):
-                    await _take(turn, grounds, findings, f"{run}/{number}/{duel}", timing, say)
+                    await _take(turn, groups, findings, f"{run}/{number}/{duel}", timing, say)
         if keep is not None:
             keep(findings)
     findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
@@ -78,19 +78,19 @@ def _check_space(data: Path, timing: Timing) -> None:
 
 
 @asynccontextmanager
-async def grounds_for(systems: Sequence[System], data: Path) -> AsyncIterator[dict[str, Ground]]:
+async def groups_for(systems: Sequence[System], data: Path) -> AsyncIterator[dict[str, ServerGroup]]:
     """The servers of all systems, running side by side; stopped, and their data removed, whatever happens inside."""
     directory = Path(tempfile.mkdtemp(prefix="varlog-peers-", dir=data))
-    grounds: dict[str, Ground] = {}
+    groups: dict[str, ServerGroup] = {}
     try:
-        for name in dict.fromkeys(system.ground for system in systems):
-            grounds[name] = ground_of(name, directory / name)
-        await _start_all(grounds)
-        yield grounds
+        for name in dict.fromkeys(system.group for system in systems):
+            groups[name] = group_of(name, directory / name)
+        await _start_all(groups)
+        yield groups
     finally:
         try:
             stopped = await asyncio.gather(
-                *(ground.stop() for ground in grounds.values()), return_exceptions=True
+                *(group.stop() for group in groups.values()), return_exceptions=True
             )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
@@ -99,34 +99,34 @@ async def grounds_for(systems: Sequence[System], data: Path) -> AsyncIterator[di
                 raise failure
 
 
-async def _start_all(grounds: dict[str, Ground]) -> None:
+async def _start_all(groups: dict[str, ServerGroup]) -> None:
     """At the same time: most of a start is waiting. Raises what the first failure says."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for name, ground in grounds.items():
-                tasks.create_task(ground.start(), name=f"peers/start={name}")
+            for name, group in groups.items():
+                tasks.create_task(group.start(), name=f"peers/start={name}")
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
 
 
-async def _look_at_idle(grounds: dict[str, Ground], findings: Findings, seconds: float) -> None:
-    """Cores that each ground's servers use when nobody asks anything: all of them are up while one is measured."""
+async def _look_at_idle(groups: dict[str, ServerGroup], findings: Findings, seconds: float) -> None:
+    """Cores that each group's servers use when nobody asks anything: all of them are up while one is measured."""
     if not seconds:
         return
-    before = {name: _cpu_s(ground) for name, ground in grounds.items()}
+    before = {name: _cpu_s(group) for name, group in groups.items()}
     begin = time.perf_counter()
     await asyncio.sleep(seconds)
     elapsed = time.perf_counter() - begin
-    for name, ground in grounds.items():
-        findings.idle.setdefault(name, []).append((_cpu_s(ground) - before[name]) / elapsed)
+    for name, group in groups.items():
+        findings.idle.setdefault(name, []).append((_cpu_s(group) - before[name]) / elapsed)
 
 
-def _cpu_s(ground: Ground) -> float:
-    return sum(usage_of(pid).cpu_s for pid in ground.pids())
+def _cpu_s(group: ServerGroup) -> float:
+    return sum(usage_of(pid).cpu_s for pid in group.pids())
 
 
 async def _take(
-    turn: Turn, grounds: dict[str, Ground], findings: Findings, lap: str, timing: Timing, say: Say
+    turn: Turn, groups: dict[str, ServerGroup], findings: Findings, lap: str, timing: Timing, say: Say
 ) -> None:
     if (task := asyncio.current_task()) is not None and task.cancelling():
         raise asyncio.CancelledError  # asked for during the turn before, and a client's library has kept it to itself
@@ -136,7 +136,7 @@ async def _take(
     try:
         async with asyncio.timeout(TURN_S_MAX):
             topic = f"t{len(findings.samples)}-{workload.name}-{system.name}"
-            found = await workload(grounds[system.ground], system, topic, timing)
+            found = await workload(groups[system.group], system, topic, timing)
     except Exception as failure:  # noqa: BLE001 - said in the report; the others continue
         findings.failures.append(f"{system.name}, {workload.name}: {type(failure).__name__}: {failure}")
         say(f"  {workload.name:12} {system.name:22} FAILED: {type(failure).__name__}: {failure}")

@@ -41,7 +41,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 @dataclass
 class Findings:
-    """Everything one run or several have found. `idle` is cores at rest by ground, `failures` what could not be measured."""
+    """Everything one run or several have found. `idle` is cores at rest by group, `failures` what could not be measured."""
 
     conditions: Conditions
     seconds: float
@@ -142,8 +142,8 @@ def merged(parts: Sequence[Findings]) -> Findings:
     first = parts[0]
     idle: dict[str, list[float]] = {}
     for part in parts:
-        for ground, values in part.idle.items():
-            idle.setdefault(ground, []).extend(values)
+        for group, values in part.idle.items():
+            idle.setdefault(group, []).extend(values)
     return Findings(
         first.conditions,
         min(part.seconds for part in parts),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.ground import Ground
+from benchmarks.peers.contract import ServerGroup
 from benchmarks.peers.programs import require
 
 # Kinds of workloads; a system runs the kinds it names.
@@ -27,11 +27,11 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row of the tables. Systems of the same `ground` share its servers. `synced`: its disk has the entry before the answer."""
+    """One row of the tables. Systems of the same `group` share its servers. `synced`: its disk has the entry before the answer."""
 
     name: str
     title: str
-    ground: str
+    group: str
     copies: int
     synced: bool
     setting: str
@@ -124,28 +124,28 @@ def _named(system: System, word: str) -> bool:
     return system.name == word if whole else system.name.startswith(word)
 
 
-def ground_of(name: str, directory: Path) -> Ground:
+def group_of(name: str, directory: Path) -> ServerGroup:
     """The servers called `name`, not started yet. PeerMissing if their program or client is not installed."""
-    return _GROUNDS[name](directory)
+    return _GROUPS[name](directory)
 
 
 # Each imports its client when it is asked for: who measures one peer needs no other.
 
 
-def _varlog(directory: Path) -> Ground:
+def _varlog(directory: Path) -> ServerGroup:
     from benchmarks.peers.ours import OurCluster
 
     return OurCluster(directory)
 
 
-def _embedded(directory: Path) -> Ground:
+def _embedded(directory: Path) -> ServerGroup:
     from benchmarks.peers.ours import OurProcess
 
     return OurProcess(directory)
 
 
-def _nats(copies: int, *, always: bool) -> Callable[[Path], Ground]:
-    def made(directory: Path) -> Ground:
+def _nats(copies: int, *, always: bool) -> Callable[[Path], ServerGroup]:
+    def made(directory: Path) -> ServerGroup:
         require("nats", "nats-py")
         from benchmarks.peers.jetstream import JetStream
 
@@ -154,8 +154,8 @@ def _nats(copies: int, *, always: bool) -> Callable[[Path], Ground]:
     return made
 
 
-def _redis(*, always: bool) -> Callable[[Path], Ground]:
-    def made(directory: Path) -> Ground:
+def _redis(*, always: bool) -> Callable[[Path], ServerGroup]:
+    def made(directory: Path) -> ServerGroup:
         require("redis", "redis")
         require("hiredis", "hiredis")
         from benchmarks.peers.redis_streams import RedisStreams
@@ -165,8 +165,8 @@ def _redis(*, always: bool) -> Callable[[Path], Ground]:
     return made
 
 
-def _etcd(copies: int) -> Callable[[Path], Ground]:
-    def made(directory: Path) -> Ground:
+def _etcd(copies: int) -> Callable[[Path], ServerGroup]:
+    def made(directory: Path) -> ServerGroup:
         require("aetcd", "aetcd")
         from benchmarks.peers.etcd_keys import EtcdKeys
 
@@ -175,7 +175,7 @@ def _etcd(copies: int) -> Callable[[Path], Ground]:
     return made
 
 
-_GROUNDS: dict[str, Callable[[Path], Ground]] = {
+_GROUPS: dict[str, Callable[[Path], ServerGroup]] = {
     "varlog": _varlog,
     "varlog-embedded": _embedded,
     "nats-3": _nats(3, always=True),

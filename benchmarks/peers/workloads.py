@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.peers.ground import Ground, Journal
+from benchmarks.peers.contract import Journal, ServerGroup
 from benchmarks.peers.systems import CURVE, MAIN, READ, SIZES, STREAMS, System
 from varlog.bench.figures import median
 from varlog.bench.machine import usage_of
@@ -52,12 +52,12 @@ class Workload:
         return self.kind in system.kinds
 
     async def __call__(
-        self, ground: Ground, system: System, topic: str, timing: Timing
+        self, group: ServerGroup, system: System, topic: str, timing: Timing
     ) -> dict[str, Figures]:
         """Figures by the workload's name, and `name/way` for every way but the first."""
         callers = BATCHES_IN_FLIGHT if self.read else self.appenders
-        async with ground.journal(system.name, topic, streams=self.streams, callers=callers) as journal:
-            usage = _Usage(ground)
+        async with group.journal(system.name, topic, streams=self.streams, callers=callers) as journal:
+            usage = _Usage(group)
             if self.read:
                 return await self._read(journal, usage, timing)
             if self.batch:
@@ -184,11 +184,11 @@ class Spent:
 class _Usage:
     """Processor time of a system's servers and of this process."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, group: ServerGroup) -> None:
+        self._group = group
 
     def now(self) -> Spent:
-        return Spent(sum(usage_of(pid).cpu_s for pid in self._ground.pids()), time.process_time())
+        return Spent(sum(usage_of(pid).cpu_s for pid in self._group.pids()), time.process_time())
 
     async def between(self, begin: float, end: float) -> Spent:
         """Of a window of time.perf_counter."""

@@ -28,18 +28,18 @@ class ReadAgainstParquet:
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        spark = await asyncio.to_thread(start, stage)
-        topic, rows = await filled(stage, self._entry_bytes)
-        path = str(await as_parquet(spark, stage, topic))
+    async def __call__(self, context: BenchContext) -> Measured:
+        spark = await asyncio.to_thread(start, context)
+        topic, rows = await filled(context, self._entry_bytes)
+        path = str(await as_parquet(spark, context, topic))
 
         async def log_pass() -> float:
-            return rows / await timed(lambda: drain(read_log(spark, stage, topic)))
+            return rows / await timed(lambda: drain(read_log(spark, context, topic)))
 
         async def parquet_pass() -> float:
             return rows / await timed(lambda: drain(spark.read.parquet(path)))
 
-        rates = await in_turns(stage, [log_pass, parquet_pass])
+        rates = await in_turns(context, [log_pass, parquet_pass])
         log_rate, parquet_rate = medians(rates)
         return {
             "rows_per_s": log_rate,
@@ -50,17 +50,17 @@ class ReadAgainstParquet:
         }
 
 
-async def audit_against_reading(stage: BenchContext) -> Measured:
+async def audit_against_reading(context: BenchContext) -> Measured:
     """All replicas of a topic audited, and the same topic read: bytes a second of each."""
     from varlog.spark.jobs.audit import audit
 
-    spark = await asyncio.to_thread(start, stage)
-    topic, rows = await filled(stage, AUDIT_BYTES)
+    spark = await asyncio.to_thread(start, context)
+    topic, rows = await filled(context, AUDIT_BYTES)
     replicas_bytes = 0
 
     def audit_once() -> None:
         nonlocal replicas_bytes
-        report = audit(spark, stage.address, topic)
+        report = audit(spark, context.address, topic)
         if not report.clean:
             raise OSError(f"the audit of a sound topic has findings: {report.findings[:3]}")
         replicas_bytes = report.bytes
@@ -70,9 +70,9 @@ async def audit_against_reading(stage: BenchContext) -> Measured:
         return replicas_bytes / seconds
 
     async def read_pass() -> float:
-        return rows * AUDIT_BYTES / await timed(lambda: drain(read_log(spark, stage, topic)))
+        return rows * AUDIT_BYTES / await timed(lambda: drain(read_log(spark, context, topic)))
 
-    rates = await in_turns(stage, [audit_pass, read_pass])
+    rates = await in_turns(context, [audit_pass, read_pass])
     audit_rate, read_rate = medians(rates)
     return {
         "bytes_per_s": audit_rate,
@@ -82,26 +82,26 @@ async def audit_against_reading(stage: BenchContext) -> Measured:
     }
 
 
-async def memory_of_workers(stage: BenchContext) -> Measured:
+async def memory_of_workers(context: BenchContext) -> Measured:
     """Resident memory of Spark's Python workers while they read more and more of a topic."""
-    spark = await asyncio.to_thread(start, stage)
-    topic, rows = await filled(stage, AUDIT_BYTES)
+    spark = await asyncio.to_thread(start, context)
+    topic, rows = await filled(context, AUDIT_BYTES)
     measured: Measured = {"rows": float(rows)}
     peaks: list[float] = []
     for part in (PARTS[0], *PARTS):  # the first is read twice: workers that have just started still grow
         end = max(2, int(rows * part) + 1)
-        peaks.append(await _peak_while_reading(spark, stage, topic, end))
+        peaks.append(await _peak_while_reading(spark, context, topic, end))
         measured[f"resident_bytes/{part:g}"] = peaks[-1]
-        stage.display.advance(part, "reading")
+        context.display.advance(part, "reading")
     measured["resident_max_bytes"] = max(peaks)
     measured["growth_bytes"] = peaks[-1] - peaks[1]
     measured["part"] = PARTS[0]
     return measured
 
 
-async def _peak_while_reading(spark: SparkSession, stage: BenchContext, topic: str, end: int) -> float:
+async def _peak_while_reading(spark: SparkSession, context: BenchContext, topic: str, end: int) -> float:
     """The largest worker at its largest."""
-    reading = asyncio.ensure_future(timed(lambda: drain(read_log(spark, stage, topic, endingOffsets=end))))
+    reading = asyncio.ensure_future(timed(lambda: drain(read_log(spark, context, topic, endingOffsets=end))))
     peak = 0.0
     while not reading.done():
         peak = max([peak, *await asyncio.to_thread(_resident)])

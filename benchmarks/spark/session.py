@@ -57,12 +57,12 @@ def prepare_session() -> None:
         raise ValueError(str(missing)) from missing
 
 
-def start(stage: BenchContext) -> SparkSession:
+def start(context: BenchContext) -> SparkSession:
     """The session of this run; the first call starts it."""
     import varlog.spark
     from varlog.spark.session import FAST_SOCKETS
 
-    directory = stage.settings.data
+    directory = context.settings.data
     with spark_errors():
         spark = varlog.spark.session(
             "varlog benchmarks",
@@ -122,20 +122,20 @@ async def timed(action: Callable[[], object]) -> float:
     return await asyncio.to_thread(work)
 
 
-async def in_turns(stage: BenchContext, sides: list[OnePass]) -> list[list[float]]:
+async def in_turns(context: BenchContext, sides: list[OnePass]) -> list[list[float]]:
     """Each side to warm up, then in turns until the time is over; the rates of each side."""
-    for side in sides * (1 if stage.settings.quick else WARM_UPS):
+    for side in sides * (1 if context.settings.quick else WARM_UPS):
         await side()
     rates: list[list[float]] = [[] for _ in sides]
-    seconds = stage.settings.seconds * len(sides)
+    seconds = context.settings.seconds * len(sides)
     began = time.perf_counter()
-    passes_min = 1 if stage.settings.quick else PASSES_MIN
+    passes_min = 1 if context.settings.quick else PASSES_MIN
     while len(rates[0]) < passes_min or (
         len(rates[0]) < PASSES_MAX and time.perf_counter() < began + seconds
     ):
         for own, side in zip(rates, sides, strict=True):
             own.append(await side())
-        stage.display.advance((time.perf_counter() - began) / seconds, f"pass {len(rates[0])}")
+        context.display.advance((time.perf_counter() - began) / seconds, f"pass {len(rates[0])}")
     return rates
 
 
@@ -143,9 +143,9 @@ def medians(rates: Sequence[Sequence[float]]) -> list[float]:
     return [median(own) for own in rates]
 
 
-def rows_of(stage: BenchContext, entry_bytes: int) -> int:
+def rows_of(context: BenchContext, entry_bytes: int) -> int:
     """How many entries a topic of this run has."""
-    return max(1, (QUICK_BYTES if stage.settings.quick else TOPIC_BYTES) // entry_bytes)
+    return max(1, (QUICK_BYTES if context.settings.quick else TOPIC_BYTES) // entry_bytes)
 
 
 def random_entries(count: int, entry_bytes: int) -> list[bytes]:
@@ -158,10 +158,10 @@ def batch_rows(entry_bytes: int) -> int:
     return max(1, BATCH_BYTES // entry_bytes)
 
 
-async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
+async def filled(context: BenchContext, entry_bytes: int) -> tuple[str, int]:
     """A topic with entries of this size, and how many it has; the first workload of a run that needs it fills it."""
-    topic, count = f"bench-spark-{entry_bytes}", rows_of(stage, entry_bytes)
-    async with open_cluster_log(stage.address, topic, streams=stage.settings.streams) as log:
+    topic, count = f"bench-spark-{entry_bytes}", rows_of(context, entry_bytes)
+    async with open_cluster_log(context.address, topic, streams=context.settings.streams) as log:
         left = count - await log.tail()
 
         async def filler() -> None:
@@ -170,7 +170,7 @@ async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
                 now = min(batch_rows(entry_bytes), left)
                 left -= now
                 await log.append_batch(random_entries(now, entry_bytes))
-                stage.display.advance(1 - left / count, "filling")
+                context.display.advance(1 - left / count, "filling")
 
         async with asyncio.TaskGroup() as tasks:
             for number in range(_FILLERS):
@@ -178,22 +178,22 @@ async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
         return topic, await log.tail()
 
 
-def read_log(spark: SparkSession, stage: BenchContext, topic: str, **options: object) -> DataFrame:
+def read_log(spark: SparkSession, context: BenchContext, topic: str, **options: object) -> DataFrame:
     return (
         spark.read.format("varlog")
         .options(
-            address=stage.address, topic=topic, minPartitions=2, **{k: str(v) for k, v in options.items()}
+            address=context.address, topic=topic, minPartitions=2, **{k: str(v) for k, v in options.items()}
         )
         .load()
     )
 
 
-async def as_parquet(spark: SparkSession, stage: BenchContext, topic: str) -> Path:
+async def as_parquet(spark: SparkSession, context: BenchContext, topic: str) -> Path:
     """The rows of a topic in Parquet files; written once per run, and read once so that they are in the page cache."""
-    path = stage.settings.data / f"{topic}.parquet"
+    path = context.settings.data / f"{topic}.parquet"
     if not path.exists():
-        stage.display.advance(1.0, "writing the same rows as Parquet")
-        await timed(lambda: read_log(spark, stage, topic).write.parquet(str(path)))
+        context.display.advance(1.0, "writing the same rows as Parquet")
+        await timed(lambda: read_log(spark, context, topic).write.parquet(str(path)))
     return path
 
 

@@ -33,27 +33,27 @@ SEEN_S_MAX = 60
 Say = Callable[[int], Awaitable[None]]
 
 
-async def streaming_latency(stage: BenchContext) -> Measured:
+async def streaming_latency(context: BenchContext) -> Measured:
     """Samples of both, in turns."""
-    spark = await asyncio.to_thread(start, stage)
-    quick = stage.settings.quick
+    spark = await asyncio.to_thread(start, context)
+    quick = context.settings.quick
     latencies: dict[str, list[float]] = {"log": [], "floor": []}
     legs = QUICK_LEGS if quick else LEGS
-    async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams) as log:
+    async with open_cluster_log(context.address, context.topic, streams=context.settings.streams) as log:
 
         async def append(number: int) -> None:
             await log.append(b"%d" % number)
 
-        counter = stage.directory / "counter"
+        counter = context.directory / "counter"
         for leg in range(legs):
             for name in ("floor", "log"):
                 if name == "log":
-                    source = _of_log(spark, stage, await log.tail() + 1)
+                    source = _of_log(spark, context, await log.tail() + 1)
                     say: Say = append
                 else:
                     source, say = _of_counter(spark, counter)
-                latencies[name] += await _leg(stage, source, say, f"{name}-{leg}")
-            stage.display.advance((leg + 1) / legs, "streaming")
+                latencies[name] += await _leg(context, source, say, f"{name}-{leg}")
+            context.display.advance((leg + 1) / legs, "streaming")
     log_s, floor_s = latencies["log"], latencies["floor"]
     return {
         "p50_s": median(log_s),
@@ -64,10 +64,10 @@ async def streaming_latency(stage: BenchContext) -> Measured:
     }
 
 
-def _of_log(spark: SparkSession, stage: BenchContext, begin: int) -> DataStreamReader:
+def _of_log(spark: SparkSession, context: BenchContext, begin: int) -> DataStreamReader:
     """From a position on, not from "latest": a query finds out where that is some time after it was started."""
     return spark.readStream.format("varlog").options(
-        address=stage.address, topic=stage.topic, startingOffsets=str(begin)
+        address=context.address, topic=context.topic, startingOffsets=str(begin)
     )
 
 
@@ -88,14 +88,14 @@ def _write_number(counter: Path, number: int) -> None:
     fresh.replace(counter)
 
 
-async def _leg(stage: BenchContext, source: DataStreamReader, say: Say, name: str) -> list[float]:
+async def _leg(context: BenchContext, source: DataStreamReader, say: Say, name: str) -> list[float]:
     """One query from its start to its end: how long each number took to be seen."""
     seen = _Seen(asyncio.get_running_loop())
-    query = await asyncio.to_thread(_started, source, stage.directory / f"checkpoint-{name}", seen)
+    query = await asyncio.to_thread(_started, source, context.directory / f"checkpoint-{name}", seen)
     latencies: list[float] = []
     chance = random.Random(1)
     try:
-        samples = QUICK_SAMPLES if stage.settings.quick else SAMPLES
+        samples = QUICK_SAMPLES if context.settings.quick else SAMPLES
         for number in range(1, samples + 2):
             began = time.perf_counter()
             await say(number)

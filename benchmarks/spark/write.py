@@ -34,27 +34,29 @@ class WriteAgainstParquet:
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        spark = await asyncio.to_thread(start, stage)
-        frame, rows = await self._rows(spark, stage)
-        async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams):
+    async def __call__(self, context: BenchContext) -> Measured:
+        spark = await asyncio.to_thread(start, context)
+        frame, rows = await self._rows(spark, context)
+        async with open_cluster_log(context.address, context.topic, streams=context.settings.streams):
             pass  # created now: only the writing is measured
         numbers = itertools.count()
 
         async def log_pass() -> float:
             writer = (
-                frame.write.format("varlog").mode("append").options(address=stage.address, topic=stage.topic)
+                frame.write.format("varlog")
+                .mode("append")
+                .options(address=context.address, topic=context.topic)
             )
             return rows / await timed(writer.save)
 
         async def parquet_pass() -> float:
-            path = str(stage.directory / f"pass-{next(numbers)}.parquet")
+            path = str(context.directory / f"pass-{next(numbers)}.parquet")
             return rows / await timed(lambda: frame.write.parquet(path))
 
         async def append_pass() -> float:
-            return await self._append(stage, rows)
+            return await self._append(context, rows)
 
-        rates = await in_turns(stage, [log_pass, parquet_pass, append_pass])
+        rates = await in_turns(context, [log_pass, parquet_pass, append_pass])
         await timed(frame.unpersist)
         log_rate, parquet_rate, append_rate = medians(rates)
         return {
@@ -66,9 +68,9 @@ class WriteAgainstParquet:
             "passes": float(len(rates[0])),
         }
 
-    async def _rows(self, spark: SparkSession, stage: BenchContext) -> tuple[DataFrame, int]:
-        topic, all_rows = await filled(stage, self._entry_bytes)
-        path = str(await as_parquet(spark, stage, topic))
+    async def _rows(self, spark: SparkSession, context: BenchContext) -> tuple[DataFrame, int]:
+        topic, all_rows = await filled(context, self._entry_bytes)
+        path = str(await as_parquet(spark, context, topic))
         rows = max(1, int(all_rows * PART))
 
         def held() -> DataFrame:
@@ -80,13 +82,13 @@ class WriteAgainstParquet:
 
         return await asyncio.to_thread(held), rows
 
-    async def _append(self, stage: BenchContext, rows: int) -> float:
+    async def _append(self, context: BenchContext, rows: int) -> float:
         """The client's own batches, several in flight; what they are made of is ready before the clock starts."""
         size = batch_rows(self._entry_bytes)
         entries = random_entries(min(size, rows), self._entry_bytes)
         left = rows
 
-        async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams) as log:
+        async with open_cluster_log(context.address, context.topic, streams=context.settings.streams) as log:
 
             async def appender() -> None:
                 nonlocal left

@@ -279,7 +279,7 @@ def test_rounds_of_raw_limits_are_combined_by_their_medians() -> None:
 # --- report
 
 
-async def _measure(stage: BenchContext) -> Measured:
+async def _measure(context: BenchContext) -> Measured:
     return {"appends_per_s": 12.0}
 
 
@@ -368,7 +368,7 @@ def test_a_run_measures_raw_limits_around_a_workload_that_is_compared_with_them(
 
 
 def test_a_workload_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
-    async def fails(stage: BenchContext) -> Measured:
+    async def fails(context: BenchContext) -> Measured:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_raise(Unavailable("nobody is there")), name="fails")
         return {}

@@ -163,7 +163,7 @@ def test_the_capacity_is_what_the_log_takes_where_a_closed_loop_finds_less(
     takes, offered = 1000.0, []
 
     async def point(
-        self: OpenLoop, ground: object, ordering: Ordering, multiple: float, capacity: Capacity
+        self: OpenLoop, bench_target: object, ordering: Ordering, multiple: float, capacity: Capacity
     ) -> Point:
         offered.append(multiple * capacity.per_s)
         served = min(takes, offered[-1])

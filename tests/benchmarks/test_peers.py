@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.ground import PeerMissing
+from benchmarks.peers.contract import PeerMissing
 from benchmarks.peers.programs import nats_program, require
 from benchmarks.peers.samples import Findings, Sample, loaded, merged, spread_of
 from benchmarks.peers.schedule import duel_of, turns_of
@@ -174,7 +174,7 @@ def test_rendering_replaces_the_section_and_draws_the_plots(tmp_path: Path) -> N
 
 def test_a_name_or_its_beginning_chooses_systems_and_an_unknown_one_is_refused() -> None:
     assert [system.name for system in chosen(["nats-3"])] == ["nats-3"]
-    assert {system.ground for system in chosen(["redis"])} == {"redis-1", "redis-1-everysec"}
+    assert {system.group for system in chosen(["redis"])} == {"redis-1", "redis-1-everysec"}
     with pytest.raises(ValueError, match="no system is called kafka"):
         chosen(["kafka"])
     with pytest.raises(ValueError, match="no workload is called fast"):

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.peers.ground import Ground
-from benchmarks.peers.run import grounds_for, measured
+from benchmarks.peers.contract import ServerGroup
+from benchmarks.peers.run import groups_for, measured
 from benchmarks.peers.systems import SYSTEMS, System, chosen
 from benchmarks.peers.workloads import WORKLOADS, Timing
 from varlog.model.limits import KIB
@@ -43,11 +43,11 @@ def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-async def _read_back(ground: Ground, system: System) -> tuple[list[bytes], dict[str, list[bytes]]]:
+async def _read_back(group: ServerGroup, system: System) -> tuple[list[bytes], dict[str, list[bytes]]]:
     """Single entries and batches, appended one after the other; and what each way of reading gives."""
     singles, batch = [os.urandom(50 + number) for number in range(5)], [os.urandom(200) for _ in range(40)]
     found: dict[str, list[bytes]] = {}
-    async with ground.journal(system.name, f"smoke-{system.name}", streams=1, callers=2) as journal:
+    async with group.journal(system.name, f"smoke-{system.name}", streams=1, callers=2) as journal:
         for payload in singles:
             await journal.append(0, payload)
         for way in journal.batch_ways:
@@ -64,9 +64,9 @@ def test_what_was_appended_to_any_system_is_what_is_read_in_order_and_nothing_is
     before = _children()
 
     async def run() -> None:
-        async with asyncio.timeout(DEADLINE_S), grounds_for(SYSTEMS, tmp_path) as grounds:
+        async with asyncio.timeout(DEADLINE_S), groups_for(SYSTEMS, tmp_path) as groups:
             for system in SYSTEMS:
-                appended, found = await _read_back(grounds[system.ground], system)
+                appended, found = await _read_back(groups[system.group], system)
                 assert found, system.name
                 for way, payloads in found.items():
                     assert payloads == appended, (system.name, way)
@@ -80,8 +80,8 @@ def test_a_failure_in_the_middle_leaves_no_server_and_no_file(tmp_path: Path) ->
     before, pids = _children(), list[int]()
 
     async def run() -> None:
-        async with grounds_for(chosen(["redis-1"]), tmp_path) as grounds:
-            pids.extend(grounds["redis-1"].pids())
+        async with groups_for(chosen(["redis-1"]), tmp_path) as groups:
+            pids.extend(groups["redis-1"].pids())
             raise KeyError("in the middle")
 
     with pytest.raises(KeyError, match="in the middle"):
@@ -113,7 +113,7 @@ def test_every_workload_of_every_kind_of_peer_gives_figures_and_nothing_is_left(
         assert able <= there
         assert all(sample.figures["entries_per_s"] > 0 for sample in findings.samples)
         assert all(sample.figures["client_cpu_s_per_entry"] > 0 for sample in findings.samples)
-        assert set(findings.idle) == {system.ground for system in systems}
+        assert set(findings.idle) == {system.group for system in systems}
 
     asyncio.run(run())
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from varlog.cli.status import (
     units_table,
 )
 from varlog.client.cluster_status import chain_is_whole, role
-from varlog.localcluster.wait import runs_whole
+from varlog.localcluster.wait import is_fully_running
 from varlog.model.cluster import ClusterView, LogStream, Ordering, StorageNode, StreamState, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
@@ -169,7 +169,7 @@ def test_a_sequencer_that_is_another_one_or_gone_is_told(
     ],
 )
 def test_a_chain_is_whole_when_every_member_serves(found: ClusterStatus, whole: bool) -> None:
-    assert chain_is_whole(found, found.view.streams[0]) is runs_whole(found) is whole
+    assert chain_is_whole(found, found.view.streams[0]) is is_fully_running(found) is whole
 
 
 def test_a_topic_is_described_by_its_ranges_and_units() -> None:
@@ -202,7 +202,7 @@ def test_before_its_first_projection_a_topic_is_being_made() -> None:
     found = replace(WHOLE, view=replace(WHOLE.view, projections=()))
     assert "being created" in text(*parts(found))
     assert projection_lines(found, found.view.topics[0])[0].startswith("its first projection")
-    assert not runs_whole(found)
+    assert not is_fully_running(found)
 
 
 def test_programs_get_the_units_of_a_stream() -> None:

@@ -22,7 +22,7 @@ from varlog.client.log import Log
 from varlog.localcluster.plan import ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import make_topic
+from varlog.localcluster.wait import ensure_topic
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 from varlog.testing.harms.harmed_cluster import COMMITTED, harmed_cluster
@@ -40,7 +40,7 @@ async def cluster_with_proxy(path: Path) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(plan, say=print)
     try:
         await supervisor.start()
-        await make_topic(plan, "orders")
+        await ensure_topic(plan, "orders")
         yield supervisor
     finally:
         await supervisor.stop()

@@ -13,7 +13,7 @@ import pytest
 import varlog
 from varlog import aio
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import make_topic
+from varlog.localcluster.wait import ensure_topic
 from varlog.model.errors import ReaderBehind
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.tcp_cluster import WAIT_S, running
@@ -99,7 +99,7 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
             await supervisor.stop()
 
     async def story(supervisor: Supervisor) -> None:
-        await make_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is up
+        await ensure_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is up
         async with aio.admin(supervisor.address, timeout_s=WAIT_S) as admin:
             for topic in ("copy", "late"):
                 await admin.create_topic(topic, streams=1, first=FIRST)

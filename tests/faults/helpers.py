@@ -20,7 +20,7 @@ from varlog.testing.cluster_under_load import (
     plan_for,
     run_story,
 )
-from varlog.testing.network.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
+from varlog.testing.network.cuttable_cluster import ClusterFactory, CuttableCluster, on_available_network
 from varlog.testing.network.cuttable_network import CuttableNetwork
 
 # Makes a cut and returns; the cut lasts for as long as the test decides.
@@ -49,15 +49,17 @@ def check_story(
     assert not violations, "\n".join(violations)
 
 
-def check_cut(directory: Path, cut: Cut, *, seconds: float = 0.0, ground: Ground = on_what_there_is) -> None:
-    violations = asyncio.run(_cut_and_healed(ground(directory), cut, seconds))
+def check_cut(
+    directory: Path, cut: Cut, *, seconds: float = 0.0, factory: ClusterFactory = on_available_network
+) -> None:
+    violations = asyncio.run(_cut_and_healed(factory(directory), cut, seconds))
     assert not violations, "\n".join(violations)
 
 
 async def _cut_and_healed(
-    ground: AbstractAsyncContextManager[CuttableCluster], cut: Cut, seconds: float
+    factory: AbstractAsyncContextManager[CuttableCluster], cut: Cut, seconds: float
 ) -> list[str]:
-    async with ground as found:
+    async with factory as found:
         network, cluster = found.network, found.cluster
         cluster.start_clients()
         await cluster.wait_acknowledged(BEFORE)

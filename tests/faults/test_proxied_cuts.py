@@ -37,7 +37,7 @@ def test_a_primary_that_is_cut_off_is_sealed_out_and_readmitted(loss: Loss, tmp_
         await cluster.wait_sealed(stream.log_stream)
         await cluster.wait_acknowledged(100)
 
-    check_cut(tmp_path, cut, ground=partial(on_proxies, loss=loss))
+    check_cut(tmp_path, cut, factory=partial(on_proxies, loss=loss))
 
 
 @pytest.mark.faults
@@ -52,4 +52,4 @@ def test_one_direction_between_a_primary_and_its_backup_is_cut(way: str, loss: L
         network.cut(*((primary, backup) if way == "there" else (backup, primary)))
         await cluster.wait_acknowledged(100)
 
-    check_cut(tmp_path, cut, ground=partial(on_proxies, loss=loss))
+    check_cut(tmp_path, cut, factory=partial(on_proxies, loss=loss))

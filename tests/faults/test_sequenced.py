@@ -197,8 +197,8 @@ def test_a_node_that_stays_away_is_replaced(tmp_path: Path) -> None:
 
 
 def check_sequenced_cut(directory: Path, cut: Cut, *, loss: Loss, seconds: float = 0.0) -> None:
-    ground = partial(on_proxies, loss=loss, ordering=Ordering.SEQUENCED)
-    check_cut(directory, cut, seconds=seconds, ground=ground)
+    factory = partial(on_proxies, loss=loss, ordering=Ordering.SEQUENCED)
+    check_cut(directory, cut, seconds=seconds, factory=factory)
 
 
 @pytest.mark.faults

@@ -19,7 +19,7 @@ from tests.manager.sim_cluster import SimCluster
 from varlog import aio
 from varlog.localcluster.plan import ClusterPlan
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import make_topic
+from varlog.localcluster.wait import ensure_topic
 from varlog.metarepo import records
 from varlog.metarepo.recovery.rebuild import NodeEvidence, rebuild
 from varlog.metarepo.recovery.recover import Recovery, find_recovery, write_store
@@ -269,7 +269,7 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
 
     async def story(supervisor: Supervisor) -> None:
         address, plan = supervisor.address, supervisor.plan
-        await make_topic(plan, "any", say=lambda _: None)  # which waits until every node is up
+        await ensure_topic(plan, "any", say=lambda _: None)  # which waits until every node is up
         async with aio.admin(address, timeout_s=PATIENCE_S) as admin:
             await admin.create_topic("orders", streams=2)
             await admin.create_topic("bills", streams=2, ordering="sequenced")

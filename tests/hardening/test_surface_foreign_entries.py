@@ -127,7 +127,7 @@ def test_no_recipe_is_stopped_by_what_others_write(tmp_path: Path) -> None:
             await (await lock.acquire(timeout_s=PATIENCE_S)).release()
             for replica in replicas:
                 await replica.catch_up()
-                assert replica.passed_over > 30
+                assert replica.skipped_entries > 30
                 assert replica.malformed > 5
         finally:
             for recipe in (counter, queue, kv, lock, election):
@@ -283,7 +283,7 @@ def test_a_replica_that_applied_a_skipped_position_stops_and_is_rebuilt_without_
             assert await again.execute(b"7") == 6
         async with opened(log, contents, seed=4) as last:
             assert last.machine.taken == [b"1", b"3", b"4", b"5", b"6", b"7"]
-            assert last.passed_over == 0, "it is from the snapshot, which knows what was skipped"
+            assert last.skipped_entries == 0, "it is from the snapshot, which knows what was skipped"
 
     in_virtual_time(body)
 
@@ -316,7 +316,7 @@ def test_a_command_that_its_machine_refuses_fails_only_for_its_sender() -> None:
         async with opening as replica:
             await expect(InvalidRequest, replica.execute(b"wrong"))
             assert await replica.execute(b"right") == 1
-            assert (replica.passed_over, replica.malformed) == (1, 1)
+            assert (replica.skipped_entries, replica.malformed) == (1, 1)
 
     in_virtual_time(body)
 
@@ -337,8 +337,8 @@ def test_a_topic_of_snapshots_skips_entries_that_are_none(tmp_path: Path) -> Non
                     await snapshots.append(entry)
             async with Counter.open(log, snapshots=store) as counter:
                 assert await counter.value() == 7
-                assert counter.replica.passed_over == 0, "it is from the snapshot"
-            assert store.passed_over > 40
+                assert counter.replica.skipped_entries == 0, "it is from the snapshot"
+            assert store.skipped_entries > 40
             await log.close()
             await snapshots.close()
         finally:

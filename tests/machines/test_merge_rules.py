@@ -10,10 +10,10 @@ from varlog.client.merge_rules import Merge, Row
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 
-Placed = tuple[int, int, int]  # (log stream, LLSN, GLSN)
+PlacedEntry = tuple[int, int, int]  # (log stream, LLSN, GLSN)
 
 
-def order_of(owners: list[int]) -> list[Placed]:
+def order_of(owners: list[int]) -> list[PlacedEntry]:
     """The log in which GLSN i+1 belongs to stream owners[i]."""
     ends: dict[int, int] = {}
     placed = []
@@ -23,7 +23,7 @@ def order_of(owners: list[int]) -> list[Placed]:
     return placed
 
 
-def rows_of(log: list[Placed], stream: int, begin: int, end: int) -> list[Row]:
+def rows_of(log: list[PlacedEntry], stream: int, begin: int, end: int) -> list[Row]:
     """Rows for LLSNs [begin, end) of a stream, merged where neighbours in both orders."""
     rows: list[Row] = []
     for owner, llsn, glsn in log:
@@ -35,7 +35,7 @@ def rows_of(log: list[Placed], stream: int, begin: int, end: int) -> list[Row]:
     return rows
 
 
-def taken_of(merge: Merge) -> list[Placed]:
+def taken_of(merge: Merge) -> list[PlacedEntry]:
     return [
         (merged.log_stream, merged.llsn + i, merged.glsn + i)
         for merged in merge.pop_ready()
@@ -62,7 +62,7 @@ def test_any_chunking_and_repetition_of_fetches_gives_the_exact_order(
     size = {stream: owners.count(stream) + 1 for stream in streams}
     first = {s: next((p[1] for p in log if p[0] == s and p[2] >= begin), size[s]) for s in streams}
     asked = dict(first)
-    taken: list[Placed] = []
+    taken: list[PlacedEntry] = []
     while any(asked[s] < size[s] for s in streams):
         stream = choices.draw(st.sampled_from([s for s in streams if asked[s] < size[s]]))
         # A fetch may reach back to what came before (a whole batch, a second replica), but leaves no gap.

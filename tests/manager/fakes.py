@@ -346,7 +346,7 @@ class FakeCluster:
                     return
                 await asyncio.sleep(0.002)
 
-    def all_run(self) -> bool:
+    def all_running(self) -> bool:
         view = self.repository.view
         return all(
             stream.state is StreamState.RUNNING

@@ -79,7 +79,7 @@ def test_a_topic_waits_for_a_named_node_that_is_still_coming_up() -> None:
         making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
         await cluster.nodes[1].start()
         assert isinstance(await making, messages.TopicReply)
-        assert cluster.all_run()
+        assert cluster.all_running()
         await cluster.__aexit__()
 
     asyncio.run(story())
@@ -104,7 +104,7 @@ def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytes
         await cluster.wait(lambda: 2 in rounds or making.done())
         await cluster.nodes[3].start()
         assert isinstance(await making, messages.TopicReply)
-        assert cluster.all_run() and 2 in rounds
+        assert cluster.all_running() and 2 in rounds
 
     run(story)
 
@@ -143,7 +143,7 @@ def test_a_created_topic_has_its_streams_running_and_primaries_spread() -> None:
     async def story(cluster: FakeCluster) -> None:
         answer = await cluster.ask(messages.CreateTopic("orders", streams=3))
         assert isinstance(answer, messages.TopicReply) and answer.topic.name == "orders"
-        assert cluster.all_run()
+        assert cluster.all_running()
         streams = cluster.repository.view.streams_of(answer.topic.topic)
         assert sorted(stream.primary for stream in streams) == [1, 2, 3]
         asked = cluster.repository.asked
@@ -188,7 +188,7 @@ def test_topics_that_are_made_at_once_are_spread_as_if_one_after_the_other() -> 
         names = [f"topic-{number}" for number in range(12)]
         made = await asyncio.gather(*(cluster.ask(messages.CreateTopic(name)) for name in names))
         assert all(isinstance(answer, messages.TopicReply) for answer in made)
-        assert cluster.all_run()
+        assert cluster.all_running()
         streams = cluster.repository.view.streams
         assert len({stream.topic for stream in streams}) == len(streams) == len(names)
         assert sorted(Counter(stream.primary for stream in streams).values()) == [4, 4, 4]
@@ -205,7 +205,7 @@ def test_a_topic_that_is_deleted_while_it_is_created_again_exists_wholly_or_not_
         view = cluster.repository.view
         assert len(view.streams) == len(view.topics)
         await cluster.ask(messages.CreateTopic("orders"))
-        assert cluster.all_run() and len(cluster.repository.view.streams) == 1
+        assert cluster.all_running() and len(cluster.repository.view.streams) == 1
 
     run(story)
 
@@ -232,7 +232,7 @@ def test_a_stream_that_a_node_refuses_leaves_nothing_on_the_others() -> None:
         assert all(node.replicas == {} for node in cluster.nodes.values())
         cluster.nodes[2].refuse.clear()
         await cluster.ask(messages.CreateTopic("orders"))
-        assert cluster.all_run()
+        assert cluster.all_running()
 
     run(story)
 
@@ -248,7 +248,7 @@ def test_a_stream_comes_back_after_a_node_restarted() -> None:
             lambda: all(stream.state is StreamState.SEALED for stream in cluster.repository.view.streams)
         )
         await cluster.nodes[3].start()
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
         after = cluster.repository.view.streams
         assert [stream.epoch for stream in after] == [stream.epoch + 1 for stream in before]
 
@@ -262,7 +262,7 @@ def test_an_unseal_that_broke_off_is_finished_in_a_new_epoch() -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         stream = cluster.repository.view.streams[0]
         _seal_behind_the_manager(cluster, stream.log_stream)
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
         assert cluster.repository.view.streams[0].epoch > stream.epoch
 
     run(story)
@@ -375,7 +375,7 @@ def test_a_manager_that_starts_before_the_repository_waits_for_it() -> None:
         await cluster.repository.start()
         await cluster.wait(lambda: len(cluster.repository.view.nodes) == 3)
         await cluster.ask(messages.CreateTopic("orders"))
-        assert cluster.all_run()
+        assert cluster.all_running()
         await cluster.__aexit__()
 
     asyncio.run(story())
@@ -392,8 +392,8 @@ def test_a_new_manager_continues_where_the_old_one_was_interrupted() -> None:
             await cluster.manager.stop()
             cluster.manager = Manager(cluster.config, system_environment(), cluster.transport)
             await cluster.manager.start()
-        await cluster.wait(cluster.all_run)
-        assert cluster.all_run()
+        await cluster.wait(cluster.all_running)
+        assert cluster.all_running()
 
     run(story)
 
@@ -409,7 +409,7 @@ def test_two_managers_at_once_do_no_harm() -> None:
         for node in cluster.nodes.values():
             await node.stop()
             await node.start()
-            await cluster.wait(cluster.all_run)
+            await cluster.wait(cluster.all_running)
         epochs = [stream.epoch for stream in cluster.repository.view.streams]
         for _ in range(10):
             await cluster.ask(messages.GetClusterStatus())

@@ -440,7 +440,7 @@ def test_a_partial_commit_is_dropped() -> None:
 
         await varlog.boot("MR")
         await varlog.boot("MCL")
-        await varlog.wait(lambda: varlog.all_run() and varlog.stream.epoch == 2)
+        await varlog.wait(lambda: varlog.all_running() and varlog.stream.epoch == 2)
         fetched, _ = await contexts.cl.ask("SN2", Fetch(contexts.one, LLSN(1)))
         assert isinstance(fetched, FetchReply)
         assert fetched.rows == ((1, 1, 1), (2, 3, 2))
@@ -468,7 +468,7 @@ def test_a_commit_context_on_disk_means_that_its_entries_are_on_disk() -> None:
             assert found.committed_end <= found.written_end
             rows += len(found.rows)
             await varlog.boot("SN1")
-            await varlog.wait(varlog.all_run)
+            await varlog.wait(varlog.all_running)
         assert rows > 0
 
     run_story(story)

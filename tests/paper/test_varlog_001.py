@@ -160,7 +160,7 @@ def test_a_log_stream_is_registered() -> None:
             """,
         )
         assert seen == [(), ReplicaState.SEALING, ReplicaState.SEALING]
-        assert varlog.all_run()
+        assert varlog.all_running()
 
     run_story(story)
 
@@ -214,7 +214,7 @@ def test_the_manager_crashes_and_its_zombie_is_removed() -> None:
         await asyncio.sleep(60)
         assert varlog.take(words=[RemoveLogStream]) == []
         assert [stream.log_stream for stream in varlog.view.streams] == [2]
-        assert varlog.all_run()
+        assert varlog.all_running()
 
     run_story(story)
 
@@ -399,7 +399,7 @@ def test_log_io_faults(failures: int) -> None:
             await cl.do(cl.log.append(b"elsewhere"))  # CL->>CL: SetBlacklist(SN1, LS)
             assert varlog.take("CL", words=[Append]) == ["CL -> SN3 Append e1 ok"]
         drive.heal()
-        await varlog.wait(varlog.all_run)
+        await varlog.wait(varlog.all_running)
         assert (await appending).llsn == 4
         await varlog.wait(lambda: committed_ends(varlog) == {5})
 
@@ -460,7 +460,7 @@ def test_the_manager_seals_each_replica_when_it_can_be_sealed() -> None:
         await varlog.wait(lambda: varlog.said("MCL -> SN1 SealReplica e2 SEALED 3"))
         await asyncio.sleep(3)
         await varlog.boot("SN2")
-        await varlog.wait(lambda: varlog.all_run() and varlog.stream.epoch == 2)
+        await varlog.wait(lambda: varlog.all_running() and varlog.stream.epoch == 2)
         check_drawn(
             varlog.take("MCL", words=[*SEAL, SyncReplica, *UNSEAL]),
             """
@@ -585,7 +585,7 @@ def test_the_manager_replaces_a_replica() -> None:
         await append(varlog, cl, 10)
         old, new = varlog.address("SN2").node, varlog.address("SN3").node
         await varlog.operate(lambda admin: admin.replace_replica(varlog.stream.log_stream, old, new))
-        await varlog.wait(varlog.all_run)
+        await varlog.wait(varlog.all_running)
         check_drawn(
             varlog.take(
                 "MCL", "SN3", words=[AddLogStream, SetReplicas, *SEAL, SyncReplica, CopyFrom, *UNSEAL]

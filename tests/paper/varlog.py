@@ -134,7 +134,7 @@ class Varlog(PaperCluster):
         """As most diagrams begin: every log stream runs, and SN1 is the primary of the first, SN2 its backup, and so on."""
         await self.start()
         await self.create()
-        await self.wait(self.all_run)
+        await self.wait(self.all_running)
         self.call_in_order(
             list(dict.fromkeys(node for stream in self.view.streams for node in stream.replicas))
         )
@@ -163,7 +163,7 @@ class Varlog(PaperCluster):
             line.over and line.text(streams=self.transcript.streams) == text for line in self.transcript.lines
         )
 
-    def all_run(self) -> bool:
+    def all_running(self) -> bool:
         """Every log stream runs, with all its replicas."""
         return (
             all(

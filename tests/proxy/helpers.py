@@ -27,7 +27,7 @@ class Proxy:
     gateway: Gateway
     http: httpx.AsyncClient
 
-    async def make_topic(self, name: str, *, streams: int = 1, ordering: str = "committed") -> None:
+    async def create_topic(self, name: str, *, streams: int = 1, ordering: str = "committed") -> None:
         """A topic that takes appends."""
         await (await self.gateway.admin()).create_topic(name, streams=streams, ordering=ordering)
         assert await (await self.gateway.log(name)).connector.wait_running()
@@ -47,7 +47,7 @@ async def running_proxy(
     ):
         proxy = Proxy(app, gateway, http)
         if topic:
-            await proxy.make_topic(topic)
+            await proxy.create_topic(topic)
         yield proxy
 
 

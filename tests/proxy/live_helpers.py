@@ -142,7 +142,7 @@ async def live_proxy(path: Path, limits: ProxyLimits | None = None) -> AsyncIter
     serving = asyncio.create_task(server.serve())
     try:
         await wait_until(lambda: server.started or serving.done())
-        await Proxy(app, gateway, None).make_topic("orders")  # type: ignore[arg-type]  # without a client of its own
+        await Proxy(app, gateway, None).create_topic("orders")  # type: ignore[arg-type]  # without a client of its own
         yield LiveProxy(app, gateway, server, server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True

@@ -108,7 +108,7 @@ def test_a_log_stream_is_sealed_by_hand_and_unsealed(tmp_path: Path) -> None:
 
 def test_the_streams_of_a_sequenced_topic_are_not_sealed_individually(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
-        await proxy.make_topic("fast", ordering="sequenced")
+        await proxy.create_topic("fast", ordering="sequenced")
         [stream] = (await proxy.http.get("/v1/log-streams?topic=fast")).json()["log_streams"]
         assert [replica["role"] for replica in stream["replicas"]] == ["only"]
         refused = await proxy.http.post(f"/v1/log-streams/{stream['log_stream']}/seal")

@@ -29,7 +29,7 @@ def test_json_entries_are_one_batch_at_consecutive_positions(tmp_path: Path, ord
     """R-USE-1, R-ORD-5: appended over HTTP, read with the client library."""
 
     async def story(proxy: Proxy) -> None:
-        await proxy.make_topic("ledger", ordering=ordering)
+        await proxy.create_topic("ledger", ordering=ordering)
         entries = [
             {"text": "grün"},
             {"base64": base64.b64encode(b"\x00\xff").decode()},
@@ -131,7 +131,7 @@ def test_a_body_that_cannot_be_read_is_refused_and_nothing_is_appended(
 
 def test_a_log_stream_can_be_named_and_one_of_another_topic_cannot(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
-        await proxy.make_topic("wide", streams=3)
+        await proxy.create_topic("wide", streams=3)
         streams = [stream.log_stream for stream in (await proxy.gateway.log("wide")).streams]
         for stream in streams:
             answer = await proxy.http.post(f"/v1/topics/wide/entries?log_stream={stream}", content=b"x")

@@ -89,7 +89,7 @@ def test_positions_without_an_entry_have_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ordering", ["committed", "sequenced"])
 def test_pages_follow_each_other_without_a_gap(tmp_path: Path, ordering: str) -> None:
     async def story(proxy: Proxy) -> None:
-        await proxy.make_topic("pages", streams=2, ordering=ordering)
+        await proxy.create_topic("pages", streams=2, ordering=ordering)
         for number in range(10):
             await _append(proxy, str(number).encode(), topic="pages")
         found: list[str] = []

@@ -45,7 +45,7 @@ class Fakes:
         self.asked: list[tuple[str, Message]] = []
         self.proposed: list[m.ProposeProjection] = []
         self.taken = False
-        self.unproven: set[NodeID] = set()
+        self.unverified: set[NodeID] = set()
 
     async def ask(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
         self.asked.append((address, request))
@@ -69,8 +69,8 @@ class Fakes:
             raise StaleEpoch(LS, request.epoch, Epoch(self.epochs[node]))
         self.epochs[node] = request.epoch
         newest = LLSN(self.newest[node])
-        unproven = node in self.unproven
-        return cast(M, m.SealUnitReply(LS, request.epoch, newest, LLSN(newest + 1), unverified=unproven))
+        unverified = node in self.unverified
+        return cast(M, m.SealUnitReply(LS, request.epoch, newest, LLSN(newest + 1), unverified=unverified))
 
     async def ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
         assert isinstance(request, m.ProposeProjection)
@@ -192,7 +192,7 @@ def test_one_that_joined_meanwhile_is_not_copied_to_while_it_serves() -> None:
 def test_after_a_restart_of_all_one_answer_is_not_enough() -> None:
     """The drive of the one that answers may have gone back in time."""
     fakes = Fakes({A: 9, B: 5, C: 9})
-    fakes.unproven, fakes.dead = {A, B, C}, {A, C}
+    fakes.unverified, fakes.dead = {A, B, C}, {A, C}
     with pytest.raises(Unavailable, match="may hold newer entries"):
         _reconfigure(fakes, _chain(A, B, C))
     assert not fakes.proposed
@@ -200,7 +200,7 @@ def test_after_a_restart_of_all_one_answer_is_not_enough() -> None:
 
 def test_after_a_restart_of_all_the_largest_end_counts_and_each_gets_what_it_lacks() -> None:
     fakes = Fakes({A: 9, B: 5, C: 9})
-    fakes.unproven = {A, B, C}
+    fakes.unverified = {A, B, C}
     fakes.syncs = {
         node: [SyncState.COMPLETE, SyncState.IN_PROGRESS, SyncState.COMPLETE] for node in (A, B, C)
     }
@@ -217,11 +217,11 @@ def test_after_a_restart_of_all_the_largest_end_counts_and_each_gets_what_it_lac
 
 def test_one_that_could_not_be_compared_is_left_out_and_if_none_could_nothing_is_proposed() -> None:
     fakes = Fakes({A: 9, B: 5})
-    fakes.unproven = {A, B}
+    fakes.unverified = {A, B}
     fakes.syncs = {A: [SyncState.COMPLETE], B: [SyncState.ERROR]}
     assert _reconfigure(fakes, _chain(A, B)).chains[0].nodes == (A,)
     fakes = Fakes({A: 9, B: 5})
-    fakes.unproven = {A, B}
+    fakes.unverified = {A, B}
     fakes.syncs = {A: [SyncState.ERROR], B: [SyncState.ERROR]}
     with pytest.raises(Unavailable, match="could not be compared"):
         _reconfigure(fakes, _chain(A, B))
@@ -231,7 +231,7 @@ def test_units_compared_without_a_member_stay_unverified_until_the_projection_wi
     """Law 8: if that projection is never made, the member that was not compared may be back, and lacks what the others got from
     each other (sequenced seed 5762)."""
     fakes = Fakes({A: 5, B: 4, C: 4})
-    fakes.unproven, fakes.dead = {A, C}, {B}
+    fakes.unverified, fakes.dead = {A, C}, {B}
     fakes.syncs = {A: [SyncState.COMPLETE], C: [SyncState.COMPLETE]}
     projection = _reconfigure(fakes, _chain(A, B, C), Wish(lost={LS: (B,)}))
     assert (projection.chains[0].nodes, projection.chains[0].out_of_sync) == ((A, C), (B,))
@@ -243,7 +243,7 @@ def test_the_last_unit_left_is_trusted_with_a_warning_when_the_others_are_declar
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fakes = Fakes({A: 9, B: 5})
-    fakes.unproven, fakes.dead = {A, B}, {A}
+    fakes.unverified, fakes.dead = {A, B}, {A}
     with caplog.at_level(logging.WARNING):
         projection = _reconfigure(fakes, _chain(A, B), Wish(lost={LS: (A,)}))
     assert (projection.chains[0].nodes, projection.begin) == ((B,), 6)
@@ -252,7 +252,7 @@ def test_the_last_unit_left_is_trusted_with_a_warning_when_the_others_are_declar
 
 def test_a_topic_of_one_copy_has_nothing_to_be_compared_with(caplog: pytest.LogCaptureFixture) -> None:
     fakes = Fakes({A: 9})
-    fakes.unproven = {A}
+    fakes.unverified = {A}
     assert _reconfigure(fakes, _chain(A)).begin == 10
     assert "UNVERIFIED" not in caplog.text
 

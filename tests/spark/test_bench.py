@@ -39,11 +39,11 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
     monkeypatch.setattr(session, "QUICK_BYTES", 128 * 1024)
     monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
     settings = BenchSettings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
-    ground = ClusterTarget(cluster.repository.address, 2)
-    stage = BenchContext(settings, QuietDisplay(), tmp_path, f"bench-{workload.name}", ground)
+    bench_target = ClusterTarget(cluster.repository.address, 2)
+    context = BenchContext(settings, QuietDisplay(), tmp_path, f"bench-{workload.name}", bench_target)
 
     async def run() -> Measured:
-        return await workload.run(stage)
+        return await workload.run(context)
 
     measured = asyncio.run(run())
     result = judged(workload, measured, RAW, applies=False)

@@ -14,7 +14,7 @@ from tests.spark.driver import Job, run_batch
 from tests.spark.faulty import WAIT_S, FaultySource, wait_for
 from tests.spark.test_exactly_once import ROWS, WANTED, beside, fault
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import make_topic
+from varlog.localcluster.wait import ensure_topic
 from varlog.runtime.loop_thread import LoopThread
 from varlog.testing.cluster_under_load import plan_for, process_of
 
@@ -29,7 +29,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Supervisor, LoopThread]]:
     )
     try:
         thread.run(supervisor.start())
-        thread.run(make_topic(supervisor.plan, "busy"))  # when all nodes are there
+        thread.run(ensure_topic(supervisor.plan, "busy"))  # when all nodes are there
         yield supervisor, thread
     finally:
         thread.run(supervisor.stop())

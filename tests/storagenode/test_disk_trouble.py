@@ -1,4 +1,4 @@
-"""A node whose disk fails or is full: nothing acknowledged is lost, nothing unproven is believed, and it comes back by itself."""
+"""A node whose disk fails or is full: nothing acknowledged is lost, nothing unverified is believed, and it comes back by itself."""
 
 from __future__ import annotations
 

@@ -29,17 +29,17 @@ class BenchContext:
     display: Display
     directory: Path
     topic: str
-    ground: BenchTarget | None = None
+    target: BenchTarget | None = None
     # What is more than a figure: values by name, as many of each; for plots.
     series: dict[str, list[float]] = field(default_factory=dict)
 
     def log(self) -> AbstractAsyncContextManager[Log]:
         """The topic, on the cluster or embedded, as the settings say."""
-        return self._ground.log(self.topic, self.settings.ordering)
+        return self._target.log(self.topic, self.settings.ordering)
 
     def ordered_log(self, ordering: Ordering, replicas: int) -> AbstractAsyncContextManager[Log]:
         """One of several topics of a workload: of this ordering, with this number of replicas."""
-        return self._ground.log(f"{self.topic}-{ordering}", ordering, replicas)
+        return self._target.log(f"{self.topic}-{ordering}", ordering, replicas)
 
     def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
         """A log in this process, whatever the settings say."""
@@ -48,17 +48,17 @@ class BenchContext:
 
     @property
     def address(self) -> str:
-        return self._ground.address
+        return self._target.address
 
     def processes(self) -> dict[str, int]:
         """Process ids by name: vmr, vmc, vsn-1 … of the cluster that this run has started."""
-        return self._ground.processes()
+        return self._target.processes()
 
     @property
-    def _ground(self) -> BenchTarget:
-        if self.ground is None:
+    def _target(self) -> BenchTarget:
+        if self.target is None:
             raise ValueError("this workload needs no log, and was handed none")
-        return self.ground
+        return self.target
 
 
 # BenchTarget: where the log under test is: a cluster started for this run, a running cluster, or this process itself.

@@ -35,24 +35,24 @@ class Appenders:
     def __init__(self, appenders: int) -> None:
         self._appenders = appenders
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        settings = stage.settings
+    async def __call__(self, context: BenchContext) -> Measured:
+        settings = context.settings
         appenders = settings.appenders or self._appenders
         entry_bytes = settings.entry_bytes or ENTRY_BYTES
         data = os.urandom(entry_bytes)
-        async with stage.log() as log:
+        async with context.log() as log:
             meter = Meter(settings.warm_up_s, settings.seconds)
-            await metered(meter, stage.display, appenders, lambda: log.append(data), each=1)
+            await metered(meter, context.display, appenders, lambda: log.append(data), each=1)
         return meter.measured(entries=1, entry_bytes=entry_bytes) | {"appenders": float(appenders)}
 
 
-async def append_batches(stage: BenchContext) -> Measured:
+async def append_batches(context: BenchContext) -> Measured:
     """A few appenders of batches, each with one batch in flight."""
-    settings = stage.settings
-    async with stage.log() as log:
+    settings = context.settings
+    async with context.log() as log:
         copies = len(log.streams[0].replicas)
         measured = await _batches(
-            stage,
+            context,
             log.append_batch,
             appenders=settings.appenders or BATCH_APPENDERS,
             entry_bytes=settings.entry_bytes or ENTRY_BYTES,
@@ -60,12 +60,12 @@ async def append_batches(stage: BenchContext) -> Measured:
     return measured | {"copies": float(copies)}
 
 
-async def append_embedded(stage: BenchContext) -> Measured:
+async def append_embedded(context: BenchContext) -> Measured:
     """Batches into a log in this process that does not wait for the disk."""
-    settings = stage.settings
-    async with stage.embedded_log(synced=False) as log:
+    settings = context.settings
+    async with context.embedded_log(synced=False) as log:
         return await _batches(
-            stage,
+            context,
             log.append_batch,
             appenders=settings.appenders or BATCH_APPENDERS,
             entry_bytes=settings.entry_bytes or EMBEDDED_ENTRY_BYTES,
@@ -73,13 +73,13 @@ async def append_embedded(stage: BenchContext) -> Measured:
 
 
 async def _batches(
-    stage: BenchContext, append_batch: AppendBatch, *, appenders: int, entry_bytes: int
+    context: BenchContext, append_batch: AppendBatch, *, appenders: int, entry_bytes: int
 ) -> Measured:
-    batch = stage.settings.batch or BATCH_ENTRIES
+    batch = context.settings.batch or BATCH_ENTRIES
     # Every entry is an object of its own, as an application's would be; the bytes do not matter to anyone.
     entries = [os.urandom(entry_bytes) for _ in range(batch)]
-    meter = Meter(stage.settings.warm_up_s, stage.settings.seconds)
-    await metered(meter, stage.display, appenders, lambda: append_batch(entries), each=batch)
+    meter = Meter(context.settings.warm_up_s, context.settings.seconds)
+    await metered(meter, context.display, appenders, lambda: append_batch(entries), each=batch)
     return meter.measured(entries=batch, entry_bytes=entry_bytes) | {
         "appenders": float(appenders),
         "batch": float(batch),
@@ -131,17 +131,17 @@ class Subscribe:
         self._entry_bytes = entry_bytes
         self._count = count
 
-    async def __call__(self, stage: BenchContext) -> Measured:
-        settings = stage.settings
+    async def __call__(self, context: BenchContext) -> Measured:
+        settings = context.settings
         entry_bytes = settings.entry_bytes or self._entry_bytes
         total = max(1, self._count * self._entry_bytes // entry_bytes)
         count = total // QUICK_FRACTION if settings.quick else total
-        async with stage.log() as log:
+        async with context.log() as log:
             await fill_topic(
-                stage, log, count, entry_bytes, settings.batch or max(1, MIB // entry_bytes // 2)
+                context, log, count, entry_bytes, settings.batch or max(1, MIB // entry_bytes // 2)
             )
             end = GLSN(await log.tail() + 1)
-            rates = await self._passes(stage, log, end)
+            rates = await self._passes(context, log, end)
         rate = sum(rates) / len(rates)
         return {
             "entries_per_s": rate,
@@ -150,11 +150,11 @@ class Subscribe:
             "passes": float(len(rates)),
         }
 
-    async def _passes(self, stage: BenchContext, log: Log, end: GLSN) -> list[float]:
+    async def _passes(self, context: BenchContext, log: Log, end: GLSN) -> list[float]:
         rates: list[float] = []
         await self._one_pass(log, end)
         begin = time.perf_counter()
-        while not rates or time.perf_counter() < begin + stage.settings.seconds:
+        while not rates or time.perf_counter() < begin + context.settings.seconds:
             started = time.perf_counter()
             count = await self._one_pass(log, end)
             ended = time.perf_counter()
@@ -163,13 +163,13 @@ class Subscribe:
                     f"a reader of positions 1 to {end - 1} got {count} entries: the log is not dense (law 4)"
                 )
             rates.append(count / (ended - started))
-            stage.display.advance(
-                (ended - begin) / stage.settings.seconds, f"{format_count(rates[-1])} entries/s"
+            context.display.advance(
+                (ended - begin) / context.settings.seconds, f"{format_count(rates[-1])} entries/s"
             )
         return rates
 
 
-async def fill_topic(stage: BenchContext, log: Log, count: int, entry_bytes: int, batch: int) -> None:
+async def fill_topic(context: BenchContext, log: Log, count: int, entry_bytes: int, batch: int) -> None:
     """Append `count` entries, in batches, a few at a time."""
     if log.topic.sequenced and len(log.streams) > 1:
         batch = min(batch, log.topic.stripe_size)  # a batch lies within one turn of a stripe
@@ -182,7 +182,7 @@ async def fill_topic(stage: BenchContext, log: Log, count: int, entry_bytes: int
             now = min(batch, left)
             left -= now
             await log.append_batch(entries[:now])
-            stage.display.advance(1 - left / count, "filling")
+            context.display.advance(1 - left / count, "filling")
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(_FILLERS):
@@ -197,17 +197,17 @@ QUICK_WATCHED_S = 3.0
 SETTLE_S = 2.0
 
 
-async def idle_cluster(stage: BenchContext) -> Measured:
+async def idle_cluster(context: BenchContext) -> Measured:
     """Processor time and disk writes of each process, over a while, after the cluster had something to do."""
-    async with stage.log() as log:
+    async with context.log() as log:
         await log.append(b"the last append for a while")
     await asyncio.sleep(SETTLE_S)
-    seconds = QUICK_WATCHED_S if stage.settings.quick else WATCHED_S
-    processes = stage.processes()
+    seconds = QUICK_WATCHED_S if context.settings.quick else WATCHED_S
+    processes = context.processes()
     before = {name: usage_of(pid) for name, pid in processes.items()}
     begin = time.perf_counter()
     while (elapsed := time.perf_counter() - begin) < seconds:
-        stage.display.advance(elapsed / seconds, "watching")
+        context.display.advance(elapsed / seconds, "watching")
         await asyncio.sleep(min(0.5, seconds - elapsed))
     after = {name: usage_of(pid) for name, pid in processes.items()}
     measured: Measured = {"seconds": elapsed}
@@ -226,23 +226,23 @@ SAMPLE_S = 0.25
 STARTED_S_MAX = 30.0
 
 
-async def load_beside_stalled_subscriber(stage: BenchContext) -> Measured:
+async def load_beside_stalled_subscriber(context: BenchContext) -> Measured:
     """Resident memory of every storage node, sampled while batches are appended as fast as they are taken."""
-    settings = stage.settings
+    settings = context.settings
     entries = [
         os.urandom(settings.entry_bytes or ENTRY_BYTES) for _ in range(settings.batch or BATCH_ENTRIES)
     ]
-    nodes = {name: pid for name, pid in stage.processes().items() if name.startswith("vsn")}
+    nodes = {name: pid for name, pid in context.processes().items() if name.startswith("vsn")}
     samples: dict[str, list[float]] = {name: [] for name in nodes}
-    async with stage.log() as log:
+    async with context.log() as log:
         await log.append_batch(entries)
-        async with stalled_subscriber(stage.address, stage.topic):
+        async with stalled_subscriber(context.address, context.topic):
             meter = Meter(settings.warm_up_s, settings.seconds * LOAD_TIMES)
             sampling = asyncio.create_task(_sample(nodes, samples, meter), name="bench/sampling")
             try:
                 await metered(
                     meter,
-                    stage.display,
+                    context.display,
                     settings.appenders or BATCH_APPENDERS,
                     lambda: log.append_batch(entries),
                     each=len(entries),

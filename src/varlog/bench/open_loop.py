@@ -277,38 +277,38 @@ class OpenLoop:
         capacity: dict[str, Capacity] = {}
         points: list[Point] = []
         self._display.begin("starting the cluster")
-        async with target_for(settings) as ground:
+        async with target_for(settings) as bench_target:
             ordering = settings.ordering
-            capacity[ordering] = await self._capacity(ground, ordering)
+            capacity[ordering] = await self._capacity(bench_target, ordering)
             for multiple in self._multiples:
-                points.append(await self._point(ground, ordering, multiple, capacity[ordering]))
+                points.append(await self._point(bench_target, ordering, multiple, capacity[ordering]))
         took_s = time.perf_counter() - started
         return Curve(conditions, self._deadline_s, capacity, tuple(points), took_s)
 
-    async def _capacity(self, ground: BenchTarget, ordering: Ordering) -> Capacity:
+    async def _capacity(self, bench_target: BenchTarget, ordering: Ordering) -> Capacity:
         """With the smallest entries of which this process can offer the largest multiple."""
         *smaller, largest = self._sizes
         for size in smaller:
-            found = await self._capacity_at(ground, ordering, size, self._can_offer)
+            found = await self._capacity_at(bench_target, ordering, size, self._can_offer)
             if self._can_offer(found):
                 return found
-        return await self._capacity_at(ground, ordering, largest, lambda found: True)
+        return await self._capacity_at(bench_target, ordering, largest, lambda found: True)
 
     def _can_offer(self, capacity: Capacity) -> bool:
         return max(self._multiples) * capacity.per_s <= ARRIVALS_PER_S_MAX
 
     async def _capacity_at(
-        self, ground: BenchTarget, ordering: Ordering, size: int, worth: Callable[[Capacity], bool]
+        self, bench_target: BenchTarget, ordering: Ordering, size: int, worth: Callable[[Capacity], bool]
     ) -> Capacity:
         """With entries of this size; not to the end where what was found is not `worth` it."""
         found = Capacity(0.0, 0, size)
-        async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
+        async with bench_target.log(f"bench-open-loop-{ordering}", ordering) as log:
             for appenders in self._appenders(log, size):
                 more = await self._closed_loop(log, appenders, size)
                 found = max(found, more, key=lambda one: one.per_s)
                 if not worth(found):
                     return found
-        return await self._saturated(ground, ordering, found)
+        return await self._saturated(bench_target, ordering, found)
 
     def _appenders(self, log: Log, size: int) -> tuple[int, ...]:
         if self._settings.appenders:
@@ -316,10 +316,10 @@ class OpenLoop:
         enough = filling(log._appender.sender, size)
         return (*APPENDERS, enough) if enough > max(APPENDERS) else APPENDERS
 
-    async def _saturated(self, ground: BenchTarget, ordering: Ordering, found: Capacity) -> Capacity:
+    async def _saturated(self, bench_target: BenchTarget, ordering: Ordering, found: Capacity) -> Capacity:
         """What the log takes where more is offered, if that is more than the closed loop found."""
         for _ in range(SATURATIONS_MAX):
-            point = await self._point(ground, ordering, SATURATION, found)
+            point = await self._point(bench_target, ordering, SATURATION, found)
             if point.in_time_per_s <= MORE * found.per_s:
                 break
             found = replace(found, per_s=point.in_time_per_s)
@@ -334,13 +334,13 @@ class OpenLoop:
         return Capacity(per_s, appenders, size)
 
     async def _point(
-        self, ground: BenchTarget, ordering: Ordering, multiple: float, capacity: Capacity
+        self, bench_target: BenchTarget, ordering: Ordering, multiple: float, capacity: Capacity
     ) -> Point:
         """A client of its own for each point: none begins with what another left in a queue."""
         data = os.urandom(capacity.entry_bytes)
         self._display.begin(f"{ordering}: {multiple:g} times the capacity offered")
         tally, settings, busy = Tally(), self._settings, busy_cores()
-        async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
+        async with bench_target.log(f"bench-open-loop-{ordering}", ordering) as log:
             await log.append(data)
             arrivals = Arrivals(
                 log,

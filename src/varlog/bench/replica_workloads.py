@@ -58,27 +58,27 @@ SOURCE, DESTINATION = NodeID(1), NodeID(2)
 _SEALED_EPOCH = Epoch(2)
 
 
-async def sync_replica(stage: BenchContext) -> Measured:
+async def sync_replica(context: BenchContext) -> Measured:
     """Build the source's replica, drop it from the page cache, start both nodes, and time the sync."""
-    size = QUICK_SYNC_BYTES if stage.settings.quick else SYNC_BYTES
-    path = placed(stage.directory)
-    await asyncio.to_thread(build_replica, path, size, stage, batch_entries=SYNC_BATCH_ENTRIES)
+    size = QUICK_SYNC_BYTES if context.settings.quick else SYNC_BYTES
+    path = placed(context.directory)
+    await asyncio.to_thread(build_replica, path, size, context, batch_entries=SYNC_BATCH_ENTRIES)
     async with (
-        started_node(stage.directory, SOURCE) as source,
-        started_node(stage.directory, DESTINATION) as destination,
+        started_node(context.directory, SOURCE) as source,
+        started_node(context.directory, DESTINATION) as destination,
     ):
         end = (await _status(source)).committed_end
         await destination.ask(AddLogStream(TOPIC, STREAM))
         for node in (source, destination):
             await node.ask(SealReplica(STREAM, _SEALED_EPOCH, end))
         drop_from_cache(path)
-        measured = await _timed_replica(source, destination, end, stage)
-    for node_directory in (volume_of(stage.directory, SOURCE), volume_of(stage.directory, DESTINATION)):
+        measured = await _timed_replica(source, destination, end, context)
+    for node_directory in (volume_of(context.directory, SOURCE), volume_of(context.directory, DESTINATION)):
         OsDisk().remove_tree(node_directory)
     return measured
 
 
-async def _timed_replica(source: Node, destination: Node, end: LLSN, stage: BenchContext) -> Measured:
+async def _timed_replica(source: Node, destination: Node, end: LLSN, context: BenchContext) -> Measured:
     begin = time.perf_counter()
     await destination.ask(SyncReplica(STREAM, _SEALED_EPOCH, ReplicaAddress(SOURCE, source.address)))
     while True:
@@ -87,7 +87,7 @@ async def _timed_replica(source: Node, destination: Node, end: LLSN, stage: Benc
             raise PreconditionFailed(f"the sync failed: {sync.why if sync is not None else 'it is gone'}")
         if sync.state is SyncState.COMPLETE:
             break
-        stage.display.advance(sync.copied_end / end, "copying")
+        context.display.advance(sync.copied_end / end, "copying")
         await asyncio.sleep(LOOK_S)
     elapsed = time.perf_counter() - begin
     return {
@@ -160,24 +160,24 @@ async def started_node(directory: Path, node: NodeID) -> AsyncIterator[Node]:
 _UNIT_EPOCH = Epoch(1)
 
 
-async def sync_unit(stage: BenchContext) -> Measured:
+async def sync_unit(context: BenchContext) -> Measured:
     """Build the source's unit, drop it from the page cache, start both nodes, and time the sync."""
-    size = QUICK_SYNC_BYTES if stage.settings.quick else SYNC_BYTES
-    path = placed(stage.directory)
-    entries = await asyncio.to_thread(build_unit, path, size, stage)
+    size = QUICK_SYNC_BYTES if context.settings.quick else SYNC_BYTES
+    path = placed(context.directory)
+    entries = await asyncio.to_thread(build_unit, path, size, context)
     async with (
-        started_node(stage.directory, SOURCE) as source,
-        started_node(stage.directory, DESTINATION) as destination,
+        started_node(context.directory, SOURCE) as source,
+        started_node(context.directory, DESTINATION) as destination,
     ):
         await destination.ask(AddLogStream(TOPIC, STREAM, ordering=Ordering.SEQUENCED))
         drop_from_cache(path)
-        measured = await _timed_unit(source, destination, stage)
+        measured = await _timed_unit(source, destination, context)
     for node in (SOURCE, DESTINATION):
-        OsDisk().remove_tree(volume_of(stage.directory, node))
+        OsDisk().remove_tree(volume_of(context.directory, node))
     return measured | {"entries_per_s": entries / measured["seconds"]}
 
 
-def build_unit(path: Path, size: int, stage: BenchContext) -> int:
+def build_unit(path: Path, size: int, context: BenchContext) -> int:
     """A log unit of about `size` bytes; returns how many entries it has."""
     store = PageStore.create(OsDisk(synced=False), path, topic=TOPIC, log_stream=STREAM)
     store.set_epoch(_UNIT_EPOCH)
@@ -190,12 +190,12 @@ def build_unit(path: Path, size: int, stage: BenchContext) -> int:
             place(batch, _UNIT_EPOCH, LLSN(llsn))
             llsn += SYNC_BATCH_ENTRIES
         store.publish(store.append(batches))
-        stage.display.advance(store.bytes / size, "building")
+        context.display.advance(store.bytes / size, "building")
     store.close()
     return llsn - FIRST_LLSN
 
 
-async def _timed_unit(source: Node, destination: Node, stage: BenchContext) -> Measured:
+async def _timed_unit(source: Node, destination: Node, context: BenchContext) -> Measured:
     request = SyncUnit(STREAM, ReplicaAddress(SOURCE, source.address))
     begin = time.perf_counter()
     while True:
@@ -207,7 +207,7 @@ async def _timed_unit(source: Node, destination: Node, stage: BenchContext) -> M
         sync = answer.sync
         if sync.state is SyncState.COMPLETE:
             break
-        stage.display.advance(sync.copied_end / max(1, sync.target_end), "copying")
+        context.display.advance(sync.copied_end / max(1, sync.target_end), "copying")
         await asyncio.sleep(LOOK_S)
     elapsed = time.perf_counter() - begin
     return {"bytes_per_s": sync.copied_bytes / elapsed, "seconds": elapsed}
@@ -224,14 +224,14 @@ BATCHES_PER_WRITE = 64
 _EPOCH = Epoch(1)
 
 
-async def open_replica(stage: BenchContext) -> Measured:
+async def open_replica(context: BenchContext) -> Measured:
     """Build it (not synced, for speed), put it on disk, drop it from the page cache, open it cold and then warm."""
-    size = QUICK_REPLICA_BYTES if stage.settings.quick else REPLICA_BYTES
+    size = QUICK_REPLICA_BYTES if context.settings.quick else REPLICA_BYTES
     size += (
         SEGMENT_BYTES * 3 // 4
     )  # opening reads the last segment: it must not happen to be a nearly empty one
-    path = stage.directory / "replica"
-    replica_bytes = build_replica(path, size, stage)
+    path = context.directory / "replica"
+    replica_bytes = build_replica(path, size, context)
     drop_from_cache(path)
     cold = await _opened_elsewhere(path)
     warm = await _opened_elsewhere(path)
@@ -245,7 +245,7 @@ async def open_replica(stage: BenchContext) -> Measured:
     }
 
 
-def build_replica(path: Path, size: int, stage: BenchContext, *, batch_entries: int = BATCH_ENTRIES) -> int:
+def build_replica(path: Path, size: int, context: BenchContext, *, batch_entries: int = BATCH_ENTRIES) -> int:
     """A replica of about `size` bytes; returns how many its files have."""
     store = LogStore.create(OsDisk(synced=False), path, topic=TopicID(1), log_stream=LogStreamID(1))
     store.cut(_EPOCH, FIRST_LLSN)
@@ -266,7 +266,7 @@ def build_replica(path: Path, size: int, stage: BenchContext, *, batch_entries: 
         glsn += count + 1  # the position between two rows went to another stream
         if version % 256 == 0:
             store.sync_rows()
-            stage.display.advance(llsn // batch_entries * len(packed) / size, "building")
+            context.display.advance(llsn // batch_entries * len(packed) / size, "building")
     store.sync_rows()
     store.close()
     return sum(file.stat().st_size for file in path.iterdir())

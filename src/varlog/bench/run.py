@@ -49,12 +49,12 @@ class BenchRun:
         self._quiet = conditions.quiet
         async with AsyncExitStack() as stack:
             self._measure_raw()
-            ground: BenchTarget | None = None
+            bench_target: BenchTarget | None = None
             for workload in self._workloads:
-                if ground is None and workload.place is not WorkloadPlace.DISK:
+                if bench_target is None and workload.place is not WorkloadPlace.DISK:
                     self._display.begin("starting the cluster")
-                    ground = await stack.enter_async_context(target_for(settings))
-                await self._measure(workload, ground)
+                    bench_target = await stack.enter_async_context(target_for(settings))
+                await self._measure(workload, bench_target)
         # Once more without the cluster's processes: they are idle before, but not free of cost on a small machine.
         self._measure_raw()
         return BenchReport(
@@ -67,11 +67,11 @@ class BenchRun:
         # This blocks the event loop on purpose: nothing else of this process may run at the same time.
         self._rounds.append(measure_raw(self._settings.data, seconds))
 
-    async def _measure(self, workload: Workload, ground: BenchTarget | None) -> None:
+    async def _measure(self, workload: Workload, bench_target: BenchTarget | None) -> None:
         if workload.place is WorkloadPlace.IN_TURNS and self._settings.embedded:
             self._results.append(failed(workload, "needs a cluster: it measures work of several processes"))
             return
-        if workload.place is WorkloadPlace.CLUSTER and (ground is None or not ground.processes()):
+        if workload.place is WorkloadPlace.CLUSTER and (bench_target is None or not bench_target.processes()):
             self._results.append(failed(workload, "needs a cluster that the bench has started itself"))
             return
         if workload.beside_raw:
@@ -79,9 +79,11 @@ class BenchRun:
         self._display.begin(workload.title)
         directory = self._settings.data / f"workload-{workload.name}"
         directory.mkdir()
-        stage = BenchContext(self._settings, self._display, directory, f"bench-{workload.name}", ground)
+        context = BenchContext(
+            self._settings, self._display, directory, f"bench-{workload.name}", bench_target
+        )
         try:
-            measured = await workload.run(stage)
+            measured = await workload.run(context)
         except (VarlogError, OSError, ExceptionGroup) as error:
             why = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in expected(error))
             self._results.append(failed(workload, why))
@@ -96,7 +98,7 @@ class BenchRun:
             beside,
             applies=self._applies(workload),
             note=self._note(workload),
-            series=stage.series,
+            series=context.series,
         )
         self._results.append(result)
         self._display.result(f"{result.title}: {result.summary}")

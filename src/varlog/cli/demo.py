@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from varlog.cli.output import FAILED, fail, print_json, run
-from varlog.localcluster.wait import all_run, wait_until
+from varlog.localcluster.wait import wait_all_running, wait_until
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
@@ -171,13 +171,13 @@ async def _cluster(directory: Path, ordering: Ordering) -> AsyncIterator[Supervi
     from varlog.localcluster.plan import ClusterPlan
     from varlog.localcluster.ports import free_ports
     from varlog.localcluster.supervisor import Supervisor
-    from varlog.localcluster.wait import make_topic
+    from varlog.localcluster.wait import ensure_topic
 
     plan = ClusterPlan(directory, free_ports(NODES + 2), replicas=COPIES, streams=STREAMS, heartbeat_s=0.2)
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
-        await make_topic(plan, TOPIC, ordering=ordering)
+        await ensure_topic(plan, TOPIC, ordering=ordering)
         yield supervisor
     finally:
         await supervisor.stop()
@@ -223,7 +223,7 @@ async def _kill_and_wait(
     down_s, meanwhile = monotonic() - killed_at, history.acknowledged - before
     account.say(f"{meanwhile:,} more acknowledged while it was down")
     account.say(f"{VICTIM} is back, restarted by its supervisor after {down_s:.1f} s")
-    await all_run(admin)
+    await wait_all_running(admin)
     healed_s = monotonic() - killed_at
     account.say(
         f"every replica runs again after {healed_s:.1f} s; longest append {history.longest_wait_s:.1f} s"

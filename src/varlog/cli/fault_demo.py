@@ -27,7 +27,7 @@ from varlog.localcluster.etcd import etcd_is_here
 from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import all_run, leading_repository, make_topic, wait_until
+from varlog.localcluster.wait import ensure_topic, leading_repository, wait_all_running, wait_until
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.events import sentence
@@ -166,7 +166,7 @@ class FaultDemo:
         display.say(f"kill -9 {pid} ({victim}): {what}")
         await supervisor.wait_restarted(victim, restarts + 1)
         back_s = monotonic() - killed_at
-        await all_run(admin)
+        await wait_all_running(admin)
         self._leader = await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)
         # The first acknowledgement after the repair ends the pause.
         answered = len(load.times.moments)
@@ -296,7 +296,7 @@ async def _cluster(plan: ClusterPlan, ordering: Ordering) -> AsyncIterator[Super
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
-        await make_topic(plan, TOPIC, ordering=ordering)
+        await ensure_topic(plan, TOPIC, ordering=ordering)
         yield supervisor
     finally:
         await supervisor.stop()

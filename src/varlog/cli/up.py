@@ -123,10 +123,10 @@ async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
 
 
 async def _start(supervisor: Supervisor, topic: str, ordering: Ordering) -> None:
-    from varlog.localcluster.wait import make_topic
+    from varlog.localcluster.wait import ensure_topic
 
     await supervisor.start()
-    await make_topic(supervisor.plan, topic, ordering=ordering, say=_say)
+    await ensure_topic(supervisor.plan, topic, ordering=ordering, say=_say)
 
 
 def _say(what: str) -> None:

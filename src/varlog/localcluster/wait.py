@@ -27,7 +27,7 @@ STREAMS_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
 
-async def make_topic(
+async def ensure_topic(
     plan: ClusterPlan,
     topic: str,
     *,
@@ -82,20 +82,20 @@ async def wait_nodes(plan: ClusterPlan) -> None:
             await asyncio.sleep(POLL_S)
 
 
-async def all_run(admin: Admin) -> None:
+async def wait_all_running(admin: Admin) -> None:
     """Until every replica of every stream runs. An unavailable manager is asked again."""
     from varlog.model.errors import Unavailable
 
     while True:
         try:
-            if runs_whole(await admin.status()):
+            if is_fully_running(await admin.status()):
                 return
         except Unavailable:
             pass
         await asyncio.sleep(0.05)
 
 
-def runs_whole(seen: ClusterStatus) -> bool:
+def is_fully_running(seen: ClusterStatus) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
     from varlog.model.cluster import StreamState
     from varlog.model.status import ReplicaState

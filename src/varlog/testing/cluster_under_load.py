@@ -17,7 +17,7 @@ from varlog import aio
 from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
 from varlog.localcluster.ports import free_ports
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import all_run, make_topic, wait_until
+from varlog.localcluster.wait import ensure_topic, wait_all_running, wait_until
 from varlog.model.cluster import ClusterView, LogStream, Ordering, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
@@ -74,7 +74,7 @@ class ClusterUnderLoad:
 
     async def start(self) -> None:
         await self.supervisor.start()
-        await make_topic(self.plan, TOPIC, ordering=self.ordering, stripe_size=STRIPE_SIZE)
+        await ensure_topic(self.plan, TOPIC, ordering=self.ordering, stripe_size=STRIPE_SIZE)
 
     async def stop(self) -> None:
         """Whatever happened: no process is left."""
@@ -127,7 +127,7 @@ class ClusterUnderLoad:
     async def wait_healed(self) -> None:
         """Until every replica of every stream runs."""
         async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
-            await all_run(admin)
+            await wait_all_running(admin)
 
     # --- the clients ------------------------------------------------------------------------------------------
 

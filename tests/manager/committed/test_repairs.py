@@ -51,7 +51,7 @@ def test_a_deleted_directory_is_filled_again_from_the_others() -> None:
         await cluster.nodes[2].stop()
         cluster.nodes[2].replicas.clear()
         await cluster.nodes[2].start()
-        await cluster.wait(lambda: LS in cluster.nodes[2].replicas and cluster.all_run())
+        await cluster.wait(lambda: LS in cluster.nodes[2].replicas and cluster.all_running())
         assert cluster.nodes[2].replicas[LS].end == 11
         assert stream_of(cluster).replicas == (1, 2, 3)
         assert cluster.nodes[2].asked[-5:] == [
@@ -85,7 +85,7 @@ def test_a_long_sync_is_followed_and_its_progress_reported() -> None:
         assert [(wait.kind, wait.log_stream, wait.node) for wait in waits] == [(EventKind.SYNCING, LS, 3)]
         assert cluster.nodes[3].asked.count("SyncReplica") == 1
         replica.copies = 100
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
 
     run(story)
 
@@ -97,14 +97,14 @@ def test_a_node_that_stays_away_is_replaced_and_what_it_has_goes_when_it_comes_b
         fill(cluster, 5)
         old = stream_of(cluster).primary
         await cluster.nodes[old].stop()
-        await cluster.wait(lambda: old not in stream_of(cluster).replicas and cluster.all_run())
+        await cluster.wait(lambda: old not in stream_of(cluster).replicas and cluster.all_running())
         new = stream_of(cluster).replicas[-1]
         assert cluster.nodes[new].replicas[LS].end == 6
         assert len(stream_of(cluster).replicas) == 3
         assert LS in cluster.nodes[old].replicas
         await cluster.nodes[old].start()
         await cluster.wait(lambda: LS not in cluster.nodes[old].replicas)
-        assert cluster.all_run()
+        assert cluster.all_running()
 
     run(story, nodes=4, replace_after_s=0.05, zombie_grace_s=0.05)
 
@@ -117,7 +117,7 @@ def test_a_node_that_is_away_for_a_moment_is_not_replaced() -> None:
         for _ in range(5):
             await cluster.ask(messages.GetClusterStatus())
         await cluster.nodes[replicas[0]].start()
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
         assert stream_of(cluster).replicas == replicas
 
     run(story, nodes=4)
@@ -142,7 +142,7 @@ def test_a_replacement_respects_the_limit_of_a_node() -> None:
             pass
         assert old in stream_of(cluster).replicas and not idle.asked
         idle.streams_max = 1
-        await cluster.wait(lambda: idle.node in stream_of(cluster).replicas and cluster.all_run())
+        await cluster.wait(lambda: idle.node in stream_of(cluster).replicas and cluster.all_running())
 
     run(story, nodes=4, replace_after_s=0.05)
 
@@ -157,7 +157,7 @@ def test_what_was_left_on_a_spare_node_goes_before_a_replica_is_made_there() -> 
         spare.replicas[LS].epoch = Epoch(1)
         old = stream_of(cluster).replicas[2]
         await cluster.nodes[old].stop()
-        await cluster.wait(lambda: spare.node in stream_of(cluster).replicas and cluster.all_run())
+        await cluster.wait(lambda: spare.node in stream_of(cluster).replicas and cluster.all_running())
         assert spare.asked[:2] == ["RemoveLogStream", "AddLogStream"]
         assert spare.replicas[LS].end == 6
 
@@ -172,7 +172,7 @@ def test_a_node_whose_disk_refuses_for_long_is_replaced_though_it_lives() -> Non
         bad = cluster.nodes[stream_of(cluster).replicas[1]]
         bad.refuse[messages.SealReplica] = None
         bad.replicas[LS].state = ReplicaState.SEALING
-        await cluster.wait(lambda: bad.node not in stream_of(cluster).replicas and cluster.all_run())
+        await cluster.wait(lambda: bad.node not in stream_of(cluster).replicas and cluster.all_running())
 
     run(story, nodes=4, replace_after_s=0.05)
 
@@ -182,7 +182,7 @@ def test_a_frozen_replica_is_rebuilt() -> None:
         fill(cluster, 5)
         cluster.nodes[3].replicas[LS].state = ReplicaState.FROZEN
         await cluster.wait(
-            lambda: cluster.nodes[3].replicas[LS].state is ReplicaState.RUNNING and cluster.all_run()
+            lambda: cluster.nodes[3].replicas[LS].state is ReplicaState.RUNNING and cluster.all_running()
         )
         assert cluster.nodes[3].replicas[LS].end == 6
         assert "RebuildReplica" in cluster.nodes[3].asked
@@ -213,7 +213,7 @@ def test_a_full_disk_keeps_the_stream_sealed_until_there_is_room() -> None:
         assert (status.waits[0].kind, status.waits[0].node) == (EventKind.DISK_FULL, 2)
         assert cluster.nodes[2].asked[-1] == "SealReplica"
         replica.full = False
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
 
     run(story)
 
@@ -236,7 +236,7 @@ def test_a_half_made_stream_is_removed_after_the_grace_time() -> None:
         for node in cluster.nodes.values():
             node.replicas[LogStreamID(9)] = FakeReplica(TopicID(1))
         await cluster.wait(lambda: all(list(node.replicas) == [LS] for node in cluster.nodes.values()))
-        assert cluster.all_run()
+        assert cluster.all_running()
 
     run(story, zombie_grace_s=0.05)
 
@@ -279,7 +279,7 @@ def test_a_replica_is_moved_by_hand() -> None:
         answer = await cluster.ask(messages.AdminReplaceReplica(LS, old))
         assert isinstance(answer, messages.StreamReply)
         assert old not in answer.stream.replicas and idle.node in answer.stream.replicas
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
         assert idle.replicas[LS].end == 6
         # Again: it is done already.
         again = await cluster.ask(messages.AdminReplaceReplica(LS, old, idle.node))
@@ -294,7 +294,7 @@ def test_the_only_replica_is_moved_by_hand_and_is_never_the_last_copy_to_go() ->
         old = stream_of(cluster).primary
         new = NodeID(3 - old)
         await cluster.ask(messages.AdminReplaceReplica(LS, old, new))
-        await cluster.wait(cluster.all_run)
+        await cluster.wait(cluster.all_running)
         assert stream_of(cluster).replicas == (new,)
         assert cluster.nodes[new].replicas[LS].end == 6
 
@@ -311,7 +311,7 @@ def test_a_move_that_makes_no_sense_is_refused() -> None:
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1), NodeID(2)))
         with pytest.raises(PreconditionFailed, match="no other storage node is alive and has room"):
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1)))
-        assert cluster.all_run()
+        assert cluster.all_running()
 
     run(story)
 
@@ -346,7 +346,7 @@ def test_a_hold_by_hand_outlives_the_manager() -> None:
             await cluster.ask(messages.GetClusterStatus())
         assert stream_of(cluster).state is StreamState.SEALED and stream_of(cluster).sealed_by_admin
         await cluster.ask(messages.AdminUnsealStream(LS))
-        assert cluster.all_run()
+        assert cluster.all_running()
 
     run(story)
 
@@ -360,7 +360,7 @@ def test_a_suspicion_wakes_the_manager_at_once() -> None:
     async def story(cluster: FakeCluster) -> None:
         cluster.nodes[2].replicas[LS].state = ReplicaState.SEALING  # nobody says so
         cluster.repository.suspect(NodeID(2))
-        await cluster.wait(cluster.all_run, timeout_s=5)
+        await cluster.wait(cluster.all_running, timeout_s=5)
         reply = await cluster.ask(messages.GetClusterStatus())
         assert isinstance(reply, messages.GetClusterStatusReply)
         status = reply.status
@@ -399,7 +399,7 @@ def test_two_managers_that_make_the_same_topic_make_no_stream_too_many() -> None
         answers = [answer for answer, _ in await asyncio.gather(*asks)]
         assert answers[0] == answers[1] and isinstance(answers[0], messages.TopicReply)
         streams = cluster.repository.view.streams_of(answers[0].topic.topic)
-        assert len(streams) == 3 and cluster.all_run()
+        assert len(streams) == 3 and cluster.all_running()
         for connection in connections:
             connection.close()
         await second.stop()

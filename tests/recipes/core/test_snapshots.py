@@ -247,7 +247,7 @@ def test_what_was_in_the_topic_before_the_first_snapshot_is_never_trimmed(tmp_pa
             store = TopicSnapshots(log)
             for position in (1, 2):
                 await store.save("a", GLSN(position), b"x")
-            assert (await store.newest("a"), store.passed_over) == ((2, b"x"), 1)
+            assert (await store.newest("a"), store.skipped_entries) == ((2, b"x"), 1)
             assert (await log.tail(), await log.trimmed()) == (3, 0)
             await log.trim(1)
             await log.append(b"\xc1vlt\x01noise")

@@ -1,4 +1,4 @@
-"""A log unit whose disk rots, fails or is full: nothing damaged is served, nothing unproven is believed, and it says so."""
+"""A log unit whose disk rots, fails or is full: nothing damaged is served, nothing unverified is believed, and it says so."""
 
 from __future__ import annotations
 

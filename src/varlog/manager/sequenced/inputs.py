@@ -97,8 +97,8 @@ class TopicCondition:
 
     def proven(self, chain: Chain) -> list[NodeID]:
         """Healthy members that certainly have all acknowledged entries, the last one of the chain first."""
-        unproven = self.unverified(chain)
-        return [node for node in reversed(self.healthy(chain)) if node not in unproven]
+        unverified = self.unverified(chain)
+        return [node for node in reversed(self.healthy(chain)) if node not in unverified]
 
     def lost(self, chain: Chain) -> tuple[NodeID, ...]:
         """Members that are no longer waited for after all the others were restarted."""

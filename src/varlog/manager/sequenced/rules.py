@@ -204,10 +204,10 @@ def _fill_chain(
     if case.is_ahead(chain):
         return NoStep(EventKind.STALE_VIEW, f"epoch {projection.epoch + 1} is being started", settled=False)
     # A single member has no other to be compared with: the repository says so to its node.
-    if len(chain.nodes) > 1 and (unproven := case.unverified(chain)):
+    if len(chain.nodes) > 1 and (unverified := case.unverified(chain)):
         wait = NoStep(
             EventKind.VERIFYING,
-            f"nodes {unproven} were restarted, and are compared with their chain",
+            f"nodes {unverified} were restarted, and are compared with their chain",
             settled=False,
         )
         return _prove(case, projection, chain) or wait

@@ -112,7 +112,7 @@ class ReplicatedStateMachine(Generic[M]):
         self.machine = machine
         self.name = name
         self.applied = GLSN(log.topic.first - 1)
-        self.passed_over = 0  # entries that are no commands of this machine
+        self.skipped_entries = 0  # entries that are no commands of this machine
         self.malformed = 0  # of these, the ones that begin like a command of this machine and are none
         self._skips = set(skips)  # positions that an operator wants skipped, as far as is known
         self._skipped: set[GLSN] = set()  # those of them that were reached
@@ -347,7 +347,7 @@ class ReplicatedStateMachine(Generic[M]):
                     self._doubt = _SkipMet(entry.glsn, GLSN(found.position))
                     return number
                 else:
-                    self.passed_over += 1
+                    self.skipped_entries += 1
                     if found is not None or self._opener.damaged(entry.data):
                         self._warn(entry.glsn, "it begins like a command of this machine and is none")
             except NewerFormat as newer:
@@ -364,7 +364,7 @@ class ReplicatedStateMachine(Generic[M]):
             try:
                 result = self.machine.apply(at, envelope.command)
             except MalformedCommand as error:
-                self.passed_over += 1
+                self.skipped_entries += 1
                 self._warn(at, str(error))
                 self._commands.malformed(client, sequence, str(error))
                 return
@@ -399,12 +399,12 @@ class ReplicatedStateMachine(Generic[M]):
             self._skips.add(doubt.at)
             self._skip(doubt.at)
         elif doubt.position in self._skipped or not await self._was_command(doubt.position):
-            self.passed_over += 1
+            self.skipped_entries += 1
         else:
             raise self._stopped(PositionSkipped(self.name, doubt.position, doubt.at))
 
     def _skip(self, at: GLSN) -> None:
-        self.passed_over += 1
+        self.skipped_entries += 1
         self._skipped.add(at)
         _log.warning(
             logfmt("a position was skipped, as an operator wants it", machine=self.name, position=at)

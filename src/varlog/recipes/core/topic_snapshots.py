@@ -84,7 +84,7 @@ class TopicSnapshots:
     """In the topic of `log`, which holds nothing else. The log is the caller's, and not closed here."""
 
     def __init__(self, log: Log, *, entropy: Entropy | None = None) -> None:
-        self.passed_over = 0  # entries that are no chunks, as of the last read of the topic
+        self.skipped_entries = 0  # entries that are no chunks, as of the last read of the topic
         self._log = log
         self._entropy = entropy or system_environment().entropy
         self._warned = False
@@ -118,7 +118,7 @@ class TopicSnapshots:
                 contents = await self._read_once()
             except Trimmed:
                 continue
-            self.passed_over = contents.passed_over
+            self.skipped_entries = contents.skipped_entries
             if contents.foreign is not None and not self._warned:
                 self._warned = True
                 _log.warning(
@@ -148,7 +148,7 @@ class _Contents:
 
     def __init__(self) -> None:
         self.newest: dict[str, _Saved] = {}
-        self.passed_over = 0
+        self.skipped_entries = 0
         self.foreign: GLSN | None = None  # the first that is no chunk
         self._begun: dict[bytes, dict[int, tuple[GLSN, SnapshotChunk]]] = {}
         self._chunks = 0
@@ -161,7 +161,7 @@ class _Contents:
             self._chunks += 1
             self._add_chunk(at, chunk)
             return
-        self.passed_over += 1
+        self.skipped_entries += 1
         self.foreign = self.foreign or at
         newer = data.startswith(MAGIC) and len(data) > len(HEAD) and data[len(MAGIC)] > VERSION
         if self._kept is None and (not self._chunks or newer):

@@ -69,11 +69,11 @@ class PageSegment(SegmentFile):
 
 
 # flags, count, first LLSN, body length, the header's own checksum: of a batch, from byte 5 on
-_PLACED = struct.Struct("<B6xIQ24xI8xI")
-_PLACED_AT: Final = 5
+_PAGE_HEADER = struct.Struct("<B6xIQ24xI8xI")
+_PAGE_HEADER_AT: Final = 5
 
 
-class Placed(NamedTuple):
+class PageHeader(NamedTuple):
     """The fields of a batch's header that place it."""
 
     first_llsn: LLSN
@@ -93,13 +93,13 @@ class PageGroup:
         self.buffers: list[Buffer] = []
         self.size = 0
         self.tried = False  # the disk may have changed
-        self._headers: list[Placed] = []
+        self._headers: list[PageHeader] = []
 
     @property
     def end(self) -> int:
         return self.segment.size + self.size
 
-    def add(self, buffer: Buffer, headers: Sequence[Placed]) -> None:
+    def add(self, buffer: Buffer, headers: Sequence[PageHeader]) -> None:
         self.buffers.append(buffer)
         self.size += len(buffer)
         self._headers += headers
@@ -113,13 +113,13 @@ class PageGroup:
         ]
 
 
-def placed_in(buffer: Buffer) -> list[Placed]:
+def page_headers(buffer: Buffer) -> list[PageHeader]:
     """The batches in a buffer."""
     found, at, size = [], 0, len(buffer)
     while at < size:
-        flags, count, first, body_bytes, crc = _PLACED.unpack_from(buffer, at + _PLACED_AT)
+        flags, count, first, body_bytes, crc = _PAGE_HEADER.unpack_from(buffer, at + _PAGE_HEADER_AT)
         batch_bytes = HEADER_BYTES + body_bytes
-        found.append(Placed(first, LLSN(first + count), batch_bytes, crc, bool(flags & JUNK)))
+        found.append(PageHeader(first, LLSN(first + count), batch_bytes, crc, bool(flags & JUNK)))
         at += batch_bytes
     invariant(at == size and size > 0, "a buffer holds whole batches", bytes=size, batches_bytes=at)
     return found

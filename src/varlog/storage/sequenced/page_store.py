@@ -62,7 +62,7 @@ from varlog.storage.sequenced.page_index import (
     page_ranges,
 )
 from varlog.storage.sequenced.page_recovery import scan_pages, survey_unit
-from varlog.storage.sequenced.page_segment import PageGroup, PageSegment, Placed, placed_in
+from varlog.storage.sequenced.page_segment import PageGroup, PageHeader, PageSegment, page_headers
 from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, encode_sidecar
 from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, Synced, SyncWatermark, read_mark
 from varlog.storage.sequenced.unit_state import FIRST_SEGMENT, UNIT_NAME, UnitStateFile, read_unit, write_unit
@@ -366,7 +366,7 @@ class PageStore:
         `publish` shows them. Each buffer holds one batch, or several back to back. OSError: nothing of the group may be trusted,
         unless there was no space for the first of it (`failure` is None then): nothing was written."""
         self._check_usable()
-        placed = [placed_in(buffer) for buffer in batches]
+        placed = [page_headers(buffer) for buffer in batches]
         self._check_new([header for headers in placed for header in headers])
         group = PageGroup(self._segments[-1])
         pages: list[PageRef] = []
@@ -557,7 +557,7 @@ class PageStore:
         if self._failure is not None:
             raise self._failure
 
-    def _check_new(self, headers: Sequence[Placed]) -> None:
+    def _check_new(self, headers: Sequence[PageHeader]) -> None:
         """The caller keeps law 8; it is checked here before a byte is written."""
         with self._lock:
             for placed in headers:

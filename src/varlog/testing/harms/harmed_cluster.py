@@ -23,7 +23,7 @@ from varlog import aio
 from varlog.client.log import Log
 from varlog.localcluster.plan import ClusterPlan
 from varlog.localcluster.supervisor import Supervisor
-from varlog.localcluster.wait import make_topic, runs_whole
+from varlog.localcluster.wait import ensure_topic, is_fully_running
 from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.cluster import Ordering
 from varlog.model.errors import CorruptBatch, StartupError, Unavailable, VarlogError
@@ -106,7 +106,7 @@ class HarmedCluster:
 
     async def make_topics(self) -> None:
         for topic, ordering in self.topics.items():
-            await make_topic(self.plan, topic, ordering=ordering, stripe_size=STRIPE_SIZE)
+            await ensure_topic(self.plan, topic, ordering=ordering, stripe_size=STRIPE_SIZE)
 
     async def stop(self) -> None:
         await self.supervisor.stop()
@@ -250,7 +250,7 @@ class HarmedCluster:
                 while True:
                     try:
                         status = await admin.status()
-                        if runs_whole(status):
+                        if is_fully_running(status):
                             return
                         seen = f"{[(wait.log_stream, sentence(wait)) for wait in status.waits]}"
                     except VarlogError as error:

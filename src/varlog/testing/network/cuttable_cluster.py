@@ -29,7 +29,7 @@ class CuttableCluster:
 
 
 # What a cluster stands on: in this directory, as long as the context lasts.
-Ground = Callable[[Path], AbstractAsyncContextManager[CuttableCluster]]
+ClusterFactory = Callable[[Path], AbstractAsyncContextManager[CuttableCluster]]
 
 
 @asynccontextmanager
@@ -50,15 +50,15 @@ async def on_proxies(
 
 
 @asynccontextmanager
-async def on_what_there_is(directory: Path) -> AsyncIterator[CuttableCluster]:
+async def on_available_network(directory: Path) -> AsyncIterator[CuttableCluster]:
     """Namespaces first: there the kernels themselves are cut off."""
     with ExitStack() as stack:
         try:
             spaces = stack.enter_context(Namespaces(places(NODES)))
         except NoNamespaces as refused:
             print(f"cut by proxies, because there are no network namespaces here ({refused})")
-            ground = on_proxies(directory)
+            factory = on_proxies(directory)
         else:
-            ground = on_namespaces(directory, spaces)
-        async with ground as found:
+            factory = on_namespaces(directory, spaces)
+        async with factory as found:
             yield found

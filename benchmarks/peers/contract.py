@@ -1,4 +1,4 @@
-"""Ground and Journal: what the workloads need from a system: servers and streams."""
+"""ServerGroup and Journal: what the workloads need from a system: servers and streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Journal(Protocol):
         ...
 
 
-class Ground(Protocol):
+class ServerGroup(Protocol):
     """The servers of one or several systems."""
 
     async def start(self) -> None:
