@@ -46,7 +46,7 @@ def test_status_and_dump_show_log_units(data: Path) -> None:
 
 def test_a_topic_keeps_its_ordering(data: Path) -> None:
     told = bad(varlog("topic", "create", "fast", "--if-not-exists", data=data))
-    assert "there already and its ordering is sequenced" in told
+    assert "already exists and its ordering is sequenced" in told
     good(varlog("topic", "create", "fast", "--if-not-exists", "--ordering", "sequenced", data=data))
 
 

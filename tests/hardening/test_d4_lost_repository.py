@@ -194,7 +194,7 @@ def test_rows_that_no_node_has_are_listed_and_only_that_topic_is_left_out() -> N
     assert found.stops
     (harmed,) = [topic for topic in found.topics if topic.problems]
     assert harmed.topic.name == "bills"
-    assert "no node that answers says where they are" in harmed.problems[0]
+    assert "no answering node knows where they are" in harmed.problems[0]
     without = rebuild(poor, leave_out=["bills"])
     assert not without.stops
     assert [topic.name for topic in without.members.view.topics] == ["orders"]

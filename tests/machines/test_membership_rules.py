@@ -120,7 +120,7 @@ def test_a_sequenced_topic_remembers_its_stripes() -> None:
     )
     assert (topic.sequenced, topic.stripe_size, topic.grouping) == (True, 16, Grouping.NODE)
     assert rules.register_topic(members, "orders", Ordering.SEQUENCED) == (members, topic)
-    with pytest.raises(PreconditionFailed, match="in stripes of 16 positions, not 17"):
+    with pytest.raises(PreconditionFailed, match="with stripes of 16 positions, not 17"):
         rules.register_topic(members, "orders", Ordering.SEQUENCED, stripe_size=17)
     assert rules.register_topic(empty(), "orders", Ordering.SEQUENCED)[1].stripe_size == STRIPE_SIZE
     for unit in (-1, BATCH_ENTRIES_MAX + 1):
@@ -141,7 +141,7 @@ def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
         lambda: rules.set_replicas(members, LS, Epoch(0), (TWO,)),
     ]
     for ask in refused:
-        with pytest.raises(PreconditionFailed, match="of the sequenced topic 'orders'"):
+        with pytest.raises(PreconditionFailed, match="belongs to the sequenced topic 'orders'"):
             ask()
 
 
@@ -207,7 +207,7 @@ def test_the_id_of_a_deleted_stream_is_never_registered_again() -> None:
     members, topic = rules.register_topic(
         rules.unregister_topic(with_stream(), TOPIC), "new", Ordering.COMMITTED
     )
-    with pytest.raises(PreconditionFailed, match="log stream id 1 was not given out, or is used up"):
+    with pytest.raises(PreconditionFailed, match="log stream id 1 was not assigned, or was used before"):
         rules.register_log_stream(members, topic.topic, LS, (ONE, TWO))
 
 
@@ -398,7 +398,7 @@ def test_a_topic_gets_no_more_streams_than_were_wanted_by_all_who_make_it() -> N
     members = _sealed(1)
     topic = members.view.topics[0].topic
     members, second = rules.new_log_stream_id(members)
-    with pytest.raises(PreconditionFailed, match="has its 1 log streams already"):
+    with pytest.raises(PreconditionFailed, match="already has its 1 log streams"):
         rules.register_log_stream(members, topic, second, (ONE,), streams_max=1)
     members, _ = rules.register_log_stream(members, topic, second, (ONE,), streams_max=2)
     assert len(members.view.streams) == 2

@@ -1,1 +1,1 @@
-"""Layer 3: the metadata repository, a process: membership and the global order."""
+"""Layer 3: the metadata repository process: membership and the global order."""

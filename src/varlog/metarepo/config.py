@@ -1,4 +1,4 @@
-"""MetadataRepositoryConfig: what one metadata repository is started with."""
+"""MetadataRepositoryConfig: the settings of one metadata repository."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from varlog.model.ids import ClusterID
 
-# Seconds that positions wait, as a term begins, for a node that cannot be reached and may know more.
+# How long, in seconds, a new term waits for an unreachable node before it assigns positions: the node may know more.
 WITNESS_GRACE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRepositoryConfig:
-    """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
+    """`advertise` "": others reach it at the address where it listens. An unreachable node is dialled every `node_retry_s`.
 
-    `leases_survive_restart`: a process that got a lease before this start may still rely on it. False only if all of
-    them live and die with this process. As a term begins, positions wait `witness_grace_s` for the report of a node
-    that cannot be reached.
+    `leases_survive_restart`: a process that got a lease before this start may still rely on it. False only if all such
+    processes live and die with this one. When a term begins, no positions are assigned for `witness_grace_s` unless every
+    node has reported: an unreachable one may know more.
     """
 
     cluster: ClusterID

@@ -1,6 +1,6 @@
 """LeaderTerm: one term of leadership, over one opening of the store.
 
-It owns state, commit loop, sessions and service, and ends them together.
+It owns the state, the commit loop, the sessions and the services, and ends them together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = get_logger("metarepo")
 
 
 class LeaderTerm:
-    """Made by `begin`. It answers until it is over; then nothing of it answers, orders or sends any more."""
+    """Created by `begin`. It serves until the term ends; then no part of it answers, orders or sends anything any more."""
 
     def __init__(
         self,
@@ -111,7 +111,8 @@ class LeaderTerm:
         transport: Transport,
         address: str,
     ) -> LeaderTerm:
-        """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
+        """Wait until this process owns the store, load its content, and start. Raises StartupError with the reason if that
+        fails."""
         opened = await store.open(address)
         fresh_uuid = make_cluster_uuid(environment.entropy.getrandbits(128))
         state, first = states.load_state(opened.items, config.cluster, store.place, fresh_uuid)
@@ -133,11 +134,11 @@ class LeaderTerm:
         self._dispatcher.handle(call, message, payload)
 
     async def wait_over(self) -> BaseException:
-        """Wait until it is over, and return why: the leadership was lost, the store failed, or a law broke."""
+        """Wait until the term ends. Returns why: the leadership was lost, the store failed, or a law was violated."""
         return await asyncio.shield(self._over)
 
     def silence(self, error: Unavailable) -> None:
-        """From now on every request is answered with `error`."""
+        """Answer every request with `error` from now on."""
         self._service.stop(error)
         self.witnesses.end(error)
         self._leases.end()
@@ -151,7 +152,7 @@ class LeaderTerm:
 
     @property
     def term(self) -> int:
-        """The term of its sessions: that of the store, and what a store that went back in time has lost."""
+        """The term of its sessions: that of the store, plus the terms that a store rolled back to an older state has lost."""
         return self.opened_term + self.state.members.terms_lost
 
     def session_opened(self, node: NodeID, opened: OpenSessionReply) -> None:
@@ -161,9 +162,9 @@ class LeaderTerm:
         self.witnesses.ended(node)
 
     def term_over(self, node: NodeID, stale: StaleTerm) -> None:
-        """A node has seen a later term, or another opening in ours. If another repository leads, the store refuses to
-        keep what follows, and this term is over. Otherwise the store went back in time: its terms then continue above
-        what was seen, and no topic is ordered before all nodes have reported what they know."""
+        """A node has seen a later term, or another opening of the store in this term. If another repository leads, the store
+        refuses the next commit, and this term ends. Otherwise the store was rolled back to an older state: its terms then
+        continue above the one seen, and no topic is ordered before all nodes have reported what they know."""
         if self._raising_term or stale.seen < self.term:
             return
         if stale.seen - self.term > TERM_JUMP_MAX:
@@ -189,7 +190,7 @@ class LeaderTerm:
         raise await self._store.wait_lost()
 
     async def _follow_repositories(self) -> None:
-        """The view shows clients and the manager which other repositories they can ask."""
+        """Keep the addresses of the other repositories in the view, for clients and the manager."""
         known = self.state.view.repositories
         while True:
             known = found = await self._store.wait_repositories(known)
@@ -202,14 +203,14 @@ class LeaderTerm:
             self._commits.submit(MembershipOperation(decide, lambda answer: None))
 
     def raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
-        """A node shows ids that were never given out here."""
+        """A node has ids that were never assigned here: assign ids above them from now on."""
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             return rules.raise_ids(members, largest_topic, largest_log_stream), Done()
 
         def done(answer: Message | BaseException) -> None:
             if isinstance(answer, BaseException):
-                _log.error(logfmt("ids cannot be raised above those of a node", why=answer))
+                _log.error(logfmt("cannot raise ids above those of a node", why=answer))
 
         self._commits.submit(MembershipOperation(decide, done))
 
@@ -220,9 +221,9 @@ class LeaderTerm:
             self._service.view_changed()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        """What is durable and what is in memory may differ now: no answer from here may be believed (law 10)."""
+        """Durable state and memory may differ now, so no answer of this term can be trusted any more (law 10)."""
         if not self._over.done():
-            _log.info(logfmt("the term is over", term=self.term, task=name, why=error))
+            _log.info(logfmt("the term has ended", term=self.term, task=name, why=error))
             deposed = self._store.shared and isinstance(error, Unavailable)
             stopped = Unavailable(f"the metadata repository has stopped: {error}")
             self.silence(NotLeader(self._store.leader) if deposed else stopped)

@@ -1,15 +1,15 @@
-"""Records: what the metadata store holds under each key, as bytes.
+"""Records: the value that the metadata store holds under each key, as bytes.
 
-Versioned: `cluster` has the format of everything beside it.
+The format is versioned: the record `cluster` has the format version of all records.
 
-    cluster               format version, cluster id and UUID, revision, ids given out, where manager and sequencers are
+        cluster               format version, cluster id and UUID, revision, ids assigned, addresses of manager and sequencers
     node/<id>             a storage node            \\
     topic/<id>            a topic                    >  the view
     stream/<id>           a log stream              /
-    projection/<topic>    of a sequenced topic
+        projection/<topic>    the projection of a sequenced topic
     reader/<topic>/<name> a named reader of a topic
     writer/<topic>/<name> a named writer of a topic
-    base                  the order up to one cut: ends, high watermarks, and the rows that some replica may still lack
+        base                  the order up to one cut: ends, high watermarks, and the rows that some replica may still lack
     cut/<version>         one cut after the base, as it was pushed
 """
 
@@ -41,7 +41,7 @@ PROJECTION: Final = "projection/"
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """What there is one of. A field may be added, with a default."""
+    """The values that exist once per cluster. A field may be added, with a default."""
 
     format: int
     cluster: ClusterID
@@ -94,7 +94,7 @@ _cut = msgspec.msgpack.Decoder(CutRecord)
 
 
 def cut_key(version: int) -> str:
-    """Keys sort as their versions do."""
+    """The key of a cut. Keys sort in the order of their versions."""
     return f"{CUT}{version:020d}"
 
 
@@ -104,7 +104,7 @@ def put_cut(cut: Cut) -> PutItem:
 
 
 def put_base(base: BaseRecord) -> list[Change]:
-    """The new base, in place of the old one and of every cut that it covers."""
+    """The changes that replace the old base, and every cut that the new one covers."""
     return [PutItem(BASE, _encoder.encode(base)), DeleteItems(CUT, cut_key(base.version + 1))]
 
 
@@ -148,13 +148,13 @@ def members_of(items: dict[str, bytes]) -> Members:
 
 
 def format_of(items: dict[str, bytes]) -> int:
-    """The format version alone: what must be known before anything else is decoded."""
+    """The format version alone, which must be known before anything else is decoded."""
     fields = msgspec.msgpack.decode(items[CLUSTER])
     return int(fields["format"])
 
 
 def migration(items: dict[str, bytes]) -> list[PutItem]:
-    """The items of an earlier format that must be written again, beside `cluster`; none of the present one."""
+    """The items of an earlier format that must be rewritten, without `cluster`; empty if the format is current."""
     if format_of(items) == FORMAT_VERSION:
         return []
     return [
@@ -165,7 +165,7 @@ def migration(items: dict[str, bytes]) -> list[PutItem]:
 
 
 def items_of(members: Members, base: BaseRecord) -> dict[str, bytes]:
-    """Everything that a store holds of this state."""
+    """All items that a store holds for this state."""
     nothing = Members(ClusterView(members.view.cluster, revision=0))
     changes = [*changes_between(nothing, members), *put_base(base)]
     return {change.key: change.value for change in changes if isinstance(change, PutItem)}
@@ -195,7 +195,7 @@ def _cluster_of(members: Members) -> ClusterRecord:
 
 
 def changes_between(before: Members, after: Members) -> list[Change]:
-    """The changes of the store that make `after` out of `before`."""
+    """The changes of the store that turn `before` into `after`."""
     if after is before or after == before:
         return []
     changes: list[Change] = []

@@ -1,4 +1,4 @@
-"""MetadataRepository: the process that keeps membership and order, or a standby.
+"""MetadataRepository: the process that owns membership and order, or a standby.
 
 It listens, campaigns, leads for a term, and campaigns again.
 """
@@ -20,14 +20,14 @@ from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# Between two terms: another repository that waits may come first.
+# The pause between two terms, in which another waiting repository may take over.
 CAMPAIGN_PAUSE_S: Final = 0.1
 
 _log = get_logger("metarepo")
 
 
 class MetadataRepository:
-    """One metadata repository over one store. Several may share a store: one of them leads, the others say who."""
+    """One metadata repository over one store. Several may share a store: one of them leads, the others redirect to it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MetadataRepository:
 
     @property
     def address(self) -> str:
-        """Where others reach it; known after the start."""
+        """The address at which others reach it; known after the start."""
         if self._config.advertise:
             return self._config.advertise
         return self._server.address if self._server is not None else self._config.listen
@@ -58,17 +58,17 @@ class MetadataRepository:
 
     @property
     def sessions(self) -> NodeSessions | None:
-        """Those of the present term; None while it does not lead."""
+        """The sessions of the current term; None while it does not lead."""
         return self._leader_term.sessions if self._leader_term is not None else None
 
     @property
     def view(self) -> ClusterView | None:
-        """That of the present term; None while it does not lead."""
+        """The view of the current term; None while it does not lead."""
         return self._leader_term.state.view if self._leader_term is not None else None
 
     async def start(self) -> None:
-        """Listen, and lead if nobody shares the store; else wait for that in the background. StartupError says why not,
-        and leaves nothing behind."""
+        """Listen, and lead if no other process shares the store; otherwise campaign in the background. Raises StartupError with
+        the reason if that fails, and then leaves nothing behind."""
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._handle)
@@ -82,7 +82,7 @@ class MetadataRepository:
             _log.info(logfmt("metadata repository listens", address=self.address, store=self._store.place))
 
     async def stop(self) -> None:
-        """Clean end; what is durable stays, requests that were not answered get an error."""
+        """Shut down cleanly: durable state stays, unanswered requests get an error."""
         stopping = Unavailable("the metadata repository is stopping")
         if self._leader_term is not None:
             self._leader_term.silence(stopping)
@@ -96,20 +96,20 @@ class MetadataRepository:
         await self._store.close()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until the repository has failed (its own store failed, a law broke); its process must end then."""
+        """Wait until the repository has failed (its own store failed, or a law was violated); its process must then exit."""
         if self._failure is None:
             raise StartupError("the metadata repository was not started")
         return await asyncio.shield(self._failure)
 
     def _handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
-        """Checked for every request, by the clock: a process that was paused may have lost its lease without knowing it
-        yet (law 7)."""
+        """Check the leadership for every request, by the clock: a process that was paused may have lost its lease without having
+        noticed (law 7)."""
         if self._leader_term is None or not self._store.leads:
             raise NotLeader(self._store.leader)
         self._leader_term.handle(call, message, payload)
 
     async def _run_terms(self) -> None:
-        """Run term after term. The store decides each time; nothing is carried over from one term to the next."""
+        """Run term after term. The store decides each time who leads; no state is carried over from one term to the next."""
         while True:
             if self._leader_term is None and not await self._campaign():
                 await self._pause()
@@ -118,15 +118,16 @@ class MetadataRepository:
                 continue
             why = await leader_term.wait_over()
             if not self._store.shared or not isinstance(why, Unavailable):
-                raise why  # a store of our own that failed, or a law that broke: another start may know better
+                raise why  # its own store failed, or a law was violated: a restart may help
             self._leader_term = None
             await leader_term.end(NotLeader(self._store.leader))
-            _log.warning(logfmt("the metadata repository leads no more", term=leader_term.term, why=why))
+            _log.warning(logfmt("the metadata repository no longer leads", term=leader_term.term, why=why))
             await self._store.close()
             await self._pause()
 
     async def _campaign(self) -> bool:
-        """True once it leads. A lease that ended half-way is no failure: the next try may be luckier."""
+        """Campaign once. Returns True if it leads. A lease that ended during the campaign is no failure: the next try may
+        succeed."""
         try:
             await self._begin()
         except Unavailable as error:

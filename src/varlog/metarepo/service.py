@@ -1,6 +1,6 @@
 """RepositoryService: the RPC of the repository for clients and the manager.
 
-The view, tails, trims, membership. Handlers never wait in a task.
+It serves the view, tails, trims and membership. Handlers never wait in a task.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.tasks import Tasks
 
 VIEW_WAITERS_MAX: Final = 10_000
-# The newest complaints of the store come with each view.
+# The newest warnings of the store are sent with each view.
 COMPLAINTS_MAX: Final = 8
-# A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
+# A node in session that does not confirm a trim within this time no longer delays the answer: the trim itself is durable.
 TRIM_CONFIRM_S: Final = 10.0
 
 
 class RepositoryService:
-    """Answers requests. Reads come from what is durable; changes go through the commit loop."""
+    """Answers requests. Reads are served from durable state; changes go through the commit loop."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RepositoryService:
         self._stopped: str | None = None
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Say which message goes where."""
+        """Register the handler of each message."""
         dispatcher.on(m.GetView, self._get_view)
         dispatcher.on(m.GetTail, self._get_tail)
         dispatcher.on(m.TrimTopic, self._trim_topic)
@@ -104,7 +104,7 @@ class RepositoryService:
         self._projections.register(dispatcher)
 
     def stop(self, error: Unavailable) -> None:
-        """From now on nothing is answered: what is known here may be out of date."""
+        """Answer nothing more: the state here may be out of date."""
         self._stopped = str(error)
         self._suspicions.clear()
         self._projections.stop(error)
@@ -114,12 +114,12 @@ class RepositoryService:
             call.fail(error)
 
     def view_changed(self) -> None:
-        """Answer those who wait for a newer view."""
+        """Answer the requests that wait for a newer view."""
         revision = self._state.view.revision
         self._answer_view_waiters(lambda newer_than: revision > newer_than)
 
     def _answer_view_waiters(self, wanted: Callable[[int], bool] = lambda newer_than: True) -> None:
-        """Those whom it concerns; a suspicion that comes or goes concerns everybody."""
+        """Answer the waiting requests that match `wanted`; a changed suspicion concerns all of them."""
         answer = self._view_is()
         for call, newer_than, timer in list(self._view_waiters.values()):
             if wanted(newer_than):
@@ -151,7 +151,7 @@ class RepositoryService:
             return
         left = self._view_waiters.make_room(call.connection, VIEW_WAITERS_MAX)
         if left is None:
-            raise Unavailable("too many wait for a newer view: ask again later")
+            raise Unavailable("too many requests wait for a newer view: try again later")
         for other, _, waited in left:
             waited.cancel()
             other.reply(self._view_is())
@@ -164,10 +164,10 @@ class RepositoryService:
             call.reply(self._view_is())
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
-        """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic
-        only the trim is known here; its tail is the sequencer's. Of a stopped topic: the newest position that any node
-        knows, once every registered node and every replica has reported in this term. Not of one whose nodes are
-        missed, or that has lost or damaged replicas: they may know newer positions."""
+        """Linearizable: an append is acknowledged only after its cut is durable and known here. For a sequenced topic only the trim
+        is known here; its tail is with the sequencer. For a stopped topic: the newest position that any node knows, once every
+        registered node and every replica has reported in this term. Refused if the topic misses nodes, or has lost or damaged
+        replicas: they may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
@@ -196,8 +196,8 @@ class RepositoryService:
     # --- trims ---------------------------------------------------------------------------------------------------------
 
     def _trim_topic(self, call: Call | None, request: m.TrimTopic, payload: bytearray) -> None:
-        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered. Not before
-        the nodes have reported: they may know newer positions, which can be trimmed."""
+        """R-TRIM-1: make the trim durable here, then have every node in session that stores the topic apply it, then answer. Not
+        before the nodes have reported: they may know newer positions, which can be trimmed as well."""
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
@@ -233,7 +233,7 @@ class RepositoryService:
             answered = True
             call.fail(
                 Unavailable(
-                    "the trim is durable, but a node has not applied it yet: ask again to wait for it"
+                    "the trim is durable, but a node has not applied it yet: repeat the request to wait for it"
                 )
             )
 
@@ -273,7 +273,7 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _adopt_order(self, call: Call | None, request: m.AdoptOrder, payload: bytearray) -> None:
-        """The order of a stopped topic, from the nodes. What it takes is asked of them page by page."""
+        """Adopt the order of a stopped topic from the nodes, which are queried page by page."""
         call = self._expected(call)
 
         async def adopt() -> None:
@@ -305,8 +305,8 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _seal_stream(self, call: Call | None, request: m.SealStream, payload: bytearray) -> None:
-        """Not before the nodes have reported, and never against one of them: it would end at an older order than exists
-        (law 6)."""
+        """Refused before the nodes have reported, and while one of them contradicts: the seal would end at an older order than
+        exists (law 6)."""
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
@@ -342,7 +342,7 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _suspect(self, call: Call | None, request: m.Suspect, payload: bytearray) -> None:
-        """R-FAIL-2: passed on to everybody who follows the view. A node that is not registered concerns nobody."""
+        """R-FAIL-2: pass the suspicion on to all followers of the view. A node that is not registered is ignored."""
         call = self._expected(call)
         if self._state.view.node(request.node) is not None:
             self._suspicions.suspect(request.node)
@@ -362,7 +362,7 @@ class RepositoryService:
         if self._stopped is not None:
             raise Unavailable(self._stopped)
         if call is None:
-            raise InvalidRequest("the metadata repository takes requests, and no one-way messages")
+            raise InvalidRequest("the metadata repository accepts requests, not one-way messages")
         return call
 
 

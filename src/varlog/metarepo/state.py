@@ -1,6 +1,6 @@
 """RepositoryState: members and order, loaded from and kept in the store.
 
-It holds only what is durable: the commit loop changes it after the store's commit returned, never before.
+It contains durable state only: the commit loop changes it after the store's commit has returned, never before.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 
 
 class RepositoryState:
-    """Members and order, and who holds what (an index of the view): `streams`, `streams_on` and `holders` are of the
-    topics that are ordered here, `units_on` of the sequenced ones."""
+    """Members and order, and an index of the view: `streams`, `streams_on` and `holders` cover the topics that are ordered here,
+    `units_on` the sequenced ones."""
 
     def __init__(self, members: Members, order: Order) -> None:
         self.order = order
-        # Topics that a node has just contradicted: nothing is ordered in them, until that is durable (`Topic.stopped`).
+        # Topics that a node has just contradicted: nothing is ordered in them while `Topic.stopped` is not durable yet.
         self.distrusted: dict[TopicID, str] = {}
-        # Whether the nodes have reported what they know of the order; nothing is ordered before. Moved by Witnesses alone.
+        # Whether the nodes have reported what they know of the order; nothing is ordered before. Set by Witnesses alone.
         self.witnessed = True
         self.members = members
         self._index(members.view)
 
     def adopt(self, members: Members) -> None:
-        """The members are durable: they are the ones now. Readers and writers change often, and leave the view as it is."""
+        """Adopt members that are durable. Changes of readers and writers are frequent, and do not change the view."""
         before, self.members = self.members, members
         if members.view is not before.view:
             self._index(members.view)
@@ -75,17 +75,17 @@ class RepositoryState:
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
 
     def is_alone(self, stream: LogStream) -> bool:
-        """Whether its topic has no other log stream, and it no other replica: as in an embedded log."""
+        """Whether its topic has no other log stream, and the stream no other replica, as in an embedded log."""
         return len(stream.replicas) == 1 and self._streams_of[stream.topic] == 1
 
     def may_give(self, topic: TopicID) -> bool:
-        """Whether positions of this topic may be given: no node is known to have seen another order."""
+        """Whether positions of this topic may be assigned: no node is known to have seen another order."""
         found = self.topics.get(topic)
         return self.witnessed and topic not in self.distrusted and (found is None or not found.stopped)
 
     def may_order(self, reports: ReportTable, taken: Iterable[Report]) -> bool:
-        """Whether a cut would hold anything because of what was just reported. Of the reports of one batch only the
-        last replica's is worth a wake-up."""
+        """Whether the reports just received allow a cut with any rows. Of the reports of one batch, only that of the last replica
+        is worth waking the commit loop."""
         for report in taken:
             stream = self.streams.get(report.log_stream)
             if stream is not None:
@@ -96,7 +96,7 @@ class RepositoryState:
         return False
 
     def next_cut(self, reports: ReportTable) -> Cut | None:
-        """What may be ordered now, of the streams that have something new."""
+        """The next cut, over the streams with new reports; None if nothing may be ordered."""
         if not self.witnessed:
             return None
         candidates: list[Candidate] = []
@@ -108,7 +108,7 @@ class RepositoryState:
         return next_cut(self.order.version, candidates, self.order.high_watermarks)
 
     def base(self, reports: ReportTable) -> records.BaseRecord:
-        """The order as it stands, for the store."""
+        """The current order as a base record for the store."""
 
         def synced_end(log_stream: LogStreamID) -> LLSN:
             return reports.synced_end(self.streams[log_stream])
@@ -119,8 +119,8 @@ class RepositoryState:
 def load_state(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
 ) -> tuple[RepositoryState, list[Change]]:
-    """The state that `items` hold, and what must be written first: if they hold none, if they are of an earlier format,
-    or if they have no UUID of the cluster (then it is `fresh_uuid`). StartupError: they are not ours."""
+    """The state in `items`, and the changes to write first: if there is no state, if it has an earlier format, or if it lacks the
+    UUID of the cluster (then it gets `fresh_uuid`). Raises StartupError if the items belong to another cluster or are damaged."""
     if not items:
         members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
         first: list[Change] = [records.put_cluster(members)]
@@ -149,5 +149,5 @@ def load_state(
         members = replace(members, view=view)
     elif version == records.FORMAT_VERSION:
         return RepositoryState(members, order), []
-    # In one commit: `cluster` says the format of everything beside it.
+    # In one commit: `cluster` has the format version of all records.
     return RepositoryState(members, order), [*migration, records.put_cluster(members)]

@@ -1,6 +1,6 @@
 """PURE. Lease rules: until when a holder may answer, and its duties (R-SEQ-13).
 
-How a lease is counted, here and at its holder, is in model.lease.
+How a lease is timed, here and at its holder, is in model.lease.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import SequencerID
 
-# After this time since its grant a lease is over at its holder.
+# A lease has ended at its holder once this time has passed since its grant.
 LEASE_US: Final = ceil(ended_after_s(LEASE_S) * 1_000_000)
 
 Holder = NodeID | SequencerID
 
 
 class Duty(NamedTuple):
-    """A unit is in no older epoch than `epoch`, and has nothing below `low`."""
+    """A unit must not be in an epoch older than `epoch`, and must have nothing below `low`."""
 
     epoch: Epoch
     low: LLSN
@@ -38,8 +38,8 @@ ReportedDuties = Mapping[LogStreamID, Duty]
 
 
 class LeaseBook:
-    """Until when the lease of each holder may hold, by both clocks. `begun`: one that nothing is known of may have got
-    one from the term before, just now; None: there was nobody before."""
+    """Until when the lease of each holder may be valid, by both clocks. `begun`: an unknown holder may have got a lease just then,
+    from the previous term; None: there was no previous term."""
 
     def __init__(self, begun: Instant | None) -> None:
         self._unknown = begun.after(LEASE_US) if begun is not None else BEGINNING
@@ -49,22 +49,21 @@ class LeaseBook:
         self._ends[holder] = now.after(LEASE_US).latest(self._end(holder))
 
     def left_us(self, holder: Holder, now: Instant) -> int:
-        """0: it certainly answers nothing any more."""
+        """The time left; 0: the holder certainly answers nothing any more."""
         return self._end(holder).left_us(now)
 
     def _end(self, holder: Holder) -> Instant:
         return self._ends.get(holder, self._unknown)
 
     def forget_ended(self, now: Instant) -> None:
-        """Those that are over cost no memory; what counts for the unknown is over as well by then."""
+        """Forget leases that have ended, to free memory; the default for unknown holders has ended by then as well."""
         if not self._unknown.left_us(now):
             self._ends = {holder: end for holder, end in self._ends.items() if end.left_us(now)}
 
 
 def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
-    """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more:
-    clients that missed a projection may rely on it. If a node knows of a newer projection than ours, none serves by
-    ours."""
+    """The state that every unit of a log stream must have, on any node, even if the node is away or no member any more: clients
+    that missed a projection may rely on it. If a node knows a newer projection than this repository, no unit serves by ours."""
     topics = {found.topic: found for found in view.topics}
     found: dict[LogStreamID, Duty] = {}
     for projection in view.projections:
@@ -78,7 +77,8 @@ def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
 
 
 def with_handovers(node: NodeID, log_stream: LogStreamID, duty: Duty, handovers: Iterable[Handover]) -> Duty:
-    """A unit that a proposal could not seal is sealed by us, if we still reach it: then its lease need not be waited for."""
+    """The duty of a unit, including proposals that could not seal it: if it is still in session, it is sealed through its lease,
+    which then need not expire."""
     for handover in handovers:
         if (log_stream, node) in handover.units and handover.epoch > duty.epoch:
             duty = Duty(handover.epoch, duty.low)
@@ -86,8 +86,8 @@ def with_handovers(node: NodeID, log_stream: LogStreamID, duty: Duty, handovers:
 
 
 def lacks(reported: ReportedDuties, demanded: Mapping[LogStreamID, Duty]) -> bool:
-    """Whether one of a node's units is behind. Until it is not, the node's lease is not extended: in an older epoch, or
-    with entries that were trimmed, it would answer from a state that is over."""
+    """Whether a unit of the node does not fulfil its duty. Until it does, the node's lease is not extended: in an older epoch, or
+    with trimmed entries, it would answer from an obsolete state."""
     return any(
         log_stream in demanded and not demanded[log_stream].done(unit)
         for log_stream, unit in reported.items()
@@ -95,7 +95,7 @@ def lacks(reported: ReportedDuties, demanded: Mapping[LogStreamID, Duty]) -> boo
 
 
 def waited_for(handover: Handover, reported: Mapping[NodeID, ReportedDuties]) -> tuple[Holder, ...]:
-    """Whose leases must be over first. A unit that has reported the new epoch was sealed."""
+    """The holders whose leases must end first. A unit that has reported the new epoch was sealed."""
     holders: dict[Holder, None] = {}
     for log_stream, node in handover.units:
         unit = reported.get(node, {}).get(log_stream)
@@ -109,9 +109,8 @@ def waited_for(handover: Handover, reported: Mapping[NodeID, ReportedDuties]) ->
 def trim_waits_for(
     view: ClusterView, topic: TopicID, glsn: GLSN, reported: Mapping[NodeID, ReportedDuties]
 ) -> tuple[Holder, ...]:
-    """Which holders may still serve what was trimmed up to `glsn`. A node of the chain that has not reported its unit
-    yet may: the unit was just made, or has entered its first epoch since. A node that is away and has none delays
-    nothing."""
+    """The holders that may still serve entries trimmed up to `glsn`. A node of the chain that has not reported its unit yet may:
+    the unit was just created, or has entered its first epoch since. A node that is away and has no unit delays nothing."""
     projection = view.projection(topic)
     if projection is None:
         return ()
@@ -128,7 +127,7 @@ def trim_waits_for(
 
 
 def epochs(view: ClusterView) -> tuple[tuple[TopicID, Epoch], ...]:
-    """The present epoch of every sequenced topic: a sequencer that is in an older one must not answer in it any more."""
+    """The current epoch of every sequenced topic: a sequencer in an older one must not answer in it any more."""
     begun = {found.topic: found.epoch for found in view.projections}
     return tuple(
         (found.topic, max(begun.get(found.topic, NO_EPOCH), found.known_epoch))

@@ -1,6 +1,6 @@
 """Leases: which nodes and sequencers may answer now, and what they must do first.
 
-It also keeps the requests that wait until a lease is over (R-SEQ-13).
+It also keeps the requests that wait for a lease to end (R-SEQ-13).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from varlog.model.projection import SequencerID
 from varlog.rpc.messages import LeaseReply, RequestLease, UnitOrder
 from varlog.runtime.environment import Clock, instant_of
 
-# A wait is checked again a little after it may be over: clocks need not agree to the microsecond.
+# A wait is checked again slightly after its expected end: clocks need not agree to the microsecond.
 CHECK_AGAIN_S: Final = 0.001
 
 
 @dataclass(slots=True)
 class _Node:
-    """What one node asked for in its present session, and was sent last. `lease_s` 0: it was granted none in this session."""
+    """What one node requested in its current session, and the last lease sent. `lease_s` 0: none was granted in this session."""
 
     asked: int = 0
     stamp: int = 0
@@ -48,9 +48,9 @@ class _Wait:
 
 
 class Leases:
-    """Those of one term. `leads` is checked for every grant; `send` sends a lease to a node in session.
+    """The leases of one term. `leads` is checked for every grant; `send` sends a lease to a node in session.
 
-    A lease that must not be extended is sent again as it was, so that a node continues for as long as it may.
+    A lease that must not be extended is sent again unchanged, so that a node continues for as long as it may.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Leases:
         self._book = LeaseBook(instant_of(clock) if survive_restart else None)
         self._view: ClusterView | None = None
         self._duties: dict[LogStreamID, Duty] = {}
-        # In which epoch the projection of each stream's topic is.
+        # The topic of each stream, and the epoch of its projection.
         self._epochs: dict[LogStreamID, tuple[TopicID, Epoch]] = {}
-        # The only node of each chain that has one.
+        # The only node of each chain of one node.
         self._alone: dict[LogStreamID, NodeID] = {}
         self._nodes: dict[NodeID, _Node] = {}
         self._reported: dict[NodeID, dict[LogStreamID, Duty]] = {}
@@ -81,12 +81,12 @@ class Leases:
     # --- Nodes -------------------------------------------------------------------------------------------------------------
 
     def session_began(self, node: NodeID) -> None:
-        """Its clock may be another one now (a machine that was started again): no stamp of before is ever echoed."""
+        """The node may have another clock now (its machine was restarted): no timestamp from before is ever echoed."""
         self._nodes[node] = _Node()
 
     def asked(self, node: NodeID, ask: RequestLease) -> None:
-        """A node in session asks. It is answered once the nodes have reported: one of them may know of a newer
-        projection, and what a lease of the term before allows is allowed until that is over."""
+        """Handle a lease request of a node in session. It is answered once the nodes have reported: one of them may know a newer
+        projection. Until then, leases of the previous term stay valid until they end."""
         known = self._nodes.setdefault(node, _Node())
         self._reported[node] = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
         known.asked, known.streams = ask.stamp, tuple(self._reported[node])
@@ -94,7 +94,7 @@ class Leases:
             self._answer(node, known)
 
     def witnesses_reported(self) -> None:
-        """The nodes have reported: those that have asked meanwhile are answered."""
+        """The nodes have reported: answer the requests that waited for that."""
         for node, known in self._nodes.items():
             if known.asked:
                 self._answer(node, known)
@@ -112,7 +112,7 @@ class Leases:
         self._send(node, self._lease_of(node, known, demanded))
 
     def view_changed(self) -> None:
-        """Nodes whose orders have changed are sent the new ones immediately."""
+        """Send new orders to the nodes whose orders have changed, immediately."""
         self._book.forget_ended(instant_of(self._clock))
         nodes = {found.node for found in self._state.view.nodes}
         for node in [found for found in self._nodes if found not in nodes]:
@@ -130,7 +130,7 @@ class Leases:
                     self._send(node, lease)
 
     def _demanded(self, node: NodeID) -> dict[LogStreamID, Duty]:
-        """What the units of this node must be like: those it is a member of, and those it has."""
+        """The duties of this node's units: those that it should have as a member, and those that it has."""
         if self._state.view is not self._view:
             self._view = self._state.view
             self._duties = rules.duties(self._view)
@@ -166,7 +166,7 @@ class Leases:
     # --- Sequencers ----------------------------------------------------------------------------------------------------------
 
     def renewed(self, sequencer: SequencerID, stamp: int) -> LeaseReply:
-        """The answer to a registered sequencer: with the epochs that it must not be behind."""
+        """The answer to a registered sequencer, with the epochs that it must not be behind."""
         granted = self._leads() and not self._stopped(sequencer)
         if granted:
             self._book.grant(sequencer, instant_of(self._clock))
@@ -175,24 +175,23 @@ class Leases:
     # --- Waiting -------------------------------------------------------------------------------------------------------------
 
     def hand_over(self, handover: Handover, done: Callable[[], None]) -> None:
-        """Nothing more is granted to the holders that lose something by it; `done` once none of them may answer. Must
-        be followed by `handed_over`. Units that are still reached are sealed on the way: then there is no lease to wait
-        for."""
+        """Stop granting leases to the holders that lose something by the handover; call `done` once none of them may answer. Must
+        be followed by `handed_over`. Units that are still in session are sealed on the way, and then no lease has to end."""
         self._handovers.append(handover)
         if handover.units:
             self._send_orders()
         self._wait(lambda: rules.waited_for(handover, self._reported), done)
 
     def handed_over(self, handover: Handover) -> None:
-        """The new projection holds, or was refused: leases are granted again, to holders that are not behind."""
+        """The new projection is in effect, or was refused: grant leases again, to holders that are not behind."""
         self._handovers.remove(handover)
 
     def await_trim(self, topic: TopicID, glsn: GLSN, done: Callable[[], None]) -> None:
-        """`done` once every node has applied the trim, or may not answer any more."""
+        """Call `done` once every node has applied the trim, or may not answer any more."""
         self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._reported), done)
 
     def end(self) -> None:
-        """Nothing is sent any more, and nothing waits."""
+        """Send nothing more, and drop all waits."""
         self._nodes.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:

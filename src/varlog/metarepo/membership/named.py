@@ -1,6 +1,6 @@
 """PURE. Named: an immutable map of readers or writers by topic and name.
 
-It is made of buckets: a change copies one of them, and two maps differ only where their buckets are not the same object.
+It consists of buckets: a change copies one of them, and two maps differ only where their buckets are not the same object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUCKETS: Final = 64
 
 
 class Named(Generic[T]):
-    """Who is called what in which topic."""
+    """Readers or writers by topic and name."""
 
     __slots__ = ("_buckets", "_count")
 
@@ -37,17 +37,17 @@ class Named(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """In no order that means anything, but the same one in every run."""
+        """In an arbitrary order that is the same in every run."""
         for bucket in self._buckets:
             yield from bucket.values()
 
     def of(self, topic: TopicID) -> list[T]:
-        """Those of one topic (0: of all), by topic and name."""
+        """The entries of one topic (0: of all topics), sorted by topic and name."""
         found = [value for value in self if not topic or value.topic == topic]
         return sorted(found, key=lambda value: (value.topic, value.name))
 
     def having(self, value: T) -> Named[T]:
-        """With this one in place of the one that has its name."""
+        """The map with this value in place of the one of the same name."""
         return self._with(
             value.name, {**self._buckets[_bucket(value.name)], (value.topic, value.name): value}
         )
@@ -64,7 +64,7 @@ class Named(Generic[T]):
         return Named(value for value in self if value.topic != topic)
 
     def differing(self, before: Named[T]) -> Iterator[tuple[Key, T | None]]:
-        """What must be set, or (None) removed, to make this one out of `before`."""
+        """What must be set, or (None) removed, to turn `before` into this map."""
         for old, new in zip(before._buckets, self._buckets, strict=True):
             if old is new:
                 continue
@@ -78,7 +78,7 @@ class Named(Generic[T]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named) and self._buckets == other._buckets
 
-    __hash__ = None  # type: ignore[assignment]  # nobody looks one up
+    __hash__ = None  # type: ignore[assignment]  # never used as a key
 
     def __repr__(self) -> str:
         return f"Named({self.of(TopicID(0))})"
@@ -92,5 +92,5 @@ class Named(Generic[T]):
 
 
 def _bucket(name: str) -> int:
-    """Not `hash`: that is another one in every process, and a run must be the same each time."""
+    """The bucket of a name. Not by `hash`, which differs between processes: a run must be reproducible."""
     return crc32(name.encode()) % BUCKETS

@@ -1,6 +1,6 @@
 """PURE. Named readers and writers of a topic: the next Members, or a refusal.
 
-They are no part of the view: a reader that reports a position every second must not cause a new view for all.
+They are not part of the view: a reader that reports a position every second must not cause a new view for everyone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def set_reader(
     time_us: int = 0,
     back: bool = False,
 ) -> tuple[Members, NamedReader]:
-    """Everything up to `position` is read. One that is smaller than the one known, and not meant to be, is a word that
-    came late: it moves nothing."""
+    """Record that everything up to `position` is read. A smaller position than the recorded one, without `back`, is a delayed
+    message and changes nothing."""
     found = topic_of(members, topic)
     _check("a reader's name", name)
     if position < 0:
@@ -56,13 +56,14 @@ def set_reader(
 
 
 def forget_reader(members: Members, topic: TopicID, name: str) -> Members:
-    """No trim waits for it any more. Forgetting one that does not exist does nothing."""
+    """Forget a reader, so that no trim waits for it. Forgetting one that does not exist does nothing."""
     readers = members.readers.without(topic, name)
     return members if readers is members.readers else replace(members, readers=readers)
 
 
 def check_trim(members: Members, topic: TopicID, glsn: GLSN) -> None:
-    """ReaderBehind if this would take away what a named reader has not read. What is trimmed already is nobody's loss."""
+    """Raise ReaderBehind if the trim would remove entries that a named reader has not read. Entries already trimmed do not
+    count."""
     if glsn <= topic_of(members, topic).trimmed:
         return
     behind = ((reader.position, reader.name) for reader in members.readers if reader.topic == topic)
@@ -78,12 +79,11 @@ def _check(what: str, name: str) -> None:
         raise InvalidRequest(str(error)) from None
 
 
-# PURE. Named writers of a topic: which batch each writes, to which streams, from where on -> the next Members, or a
-# refusal. The first task that begins a batch decides for all: later ones (another task, one that runs again, a driver
-# that was restarted) get the same answer, and so write to the same place. They are no part of the view, as readers are
-# not.
+# PURE. Named writers of a topic: which batch each writes, to which streams, from which position on -> the next Members, or a
+# refusal. The first task that begins a batch decides for all: later ones (another task, a retried task, a restarted driver) get the
+# same answer, and so write to the same place. Like readers, they are not part of the view.
 
-# Writers that must not be forgotten: they are kept, or not finished.
+# The maximum number of writers that must not be forgotten: those that are kept, or not finished.
 WRITERS_MAX: Final = 10_000
 # How many of the others are remembered, for tasks that are late.
 FINISHED_WRITERS_MAX: Final = 1_000
@@ -100,7 +100,7 @@ def begin_write(
     kept: bool = False,
     time_us: int = 0,
 ) -> tuple[Members, NamedWriter]:
-    """The record of this batch: a new one, above everything that is in the log now, or the one that was begun already."""
+    """The record of this batch: a new one, above everything in the log now, or the one that was begun already."""
     found = topic_of(members, topic)
     try:
         check_name("a writer's name", name)
@@ -109,7 +109,7 @@ def begin_write(
     if found.sequenced:
         raise PreconditionFailed(
             f"topic {found.name!r} is sequenced: rows that many attempts write, each once, need a log stream with a primary. Write "
-            "them to a topic made with `--ordering committed`"
+            "them to a topic created with `--ordering committed`"
         )
     if batch < 0:
         raise InvalidRequest(f"writer {name!r} cannot begin batch {batch}: batches are numbered from 0 on")
@@ -130,7 +130,8 @@ def begin_write(
 def end_write(
     members: Members, topic: TopicID, name: str, batch: int, *, time_us: int = 0
 ) -> tuple[Members, NamedWriter]:
-    """Everything of this batch is in the log. Of an older batch it is an answer that came late: the record stays as it is."""
+    """Record that everything of this batch is in the log. For an older batch it is a delayed message: the record stays
+    unchanged."""
     found = topic_of(members, topic)
     known = members.writers.get(topic, name)
     if known is None:
@@ -148,7 +149,7 @@ def end_write(
 
 
 def forget_writer(members: Members, topic: TopicID, name: str) -> Members:
-    """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
+    """Forget a writer: a job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
     writers = members.writers.without(topic, name)
     return members if writers is members.writers else replace(members, writers=writers)
 
@@ -166,7 +167,7 @@ def _check_streams(members: Members, topic: TopicID, name: str, streams: tuple[L
 
 
 def _with_room(writers: Named[NamedWriter]) -> Named[NamedWriter]:
-    """Room for one more: of those that are not needed, the oldest are forgotten. Looked at only when a new name comes."""
+    """Make space for one more: forget the oldest writers that are not needed. Called only for a new name."""
     if len(writers) < FINISHED_WRITERS_MAX:
         return writers
     over = [writer for writer in writers if writer.finished and not writer.kept]

@@ -18,17 +18,17 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
 
-# What one answer holds of them, about: a message has an end, and the next page is one question away.
+# The approximate size of one page: a message is bounded, and the next page is one request away.
 PAGE_BYTES_MAX: Final = 256 * 1024
-# Of one of them: what it takes besides its name and streams, and for each stream; generous.
+# Upper bounds of the size of one record without its name and streams, and per stream.
 RECORD_BYTES, STREAM_BYTES = 128, 5
 
 T = TypeVar("T", bound=NamedReader | NamedWriter)
 
 
 class NamedService:
-    """A part of RepositoryService: `submit` has a change decided and made durable, `expected` says whether anything is
-    answered."""
+    """A part of RepositoryService: `submit` has a change decided and made durable, `expected` raises if the term answers no
+    more."""
 
     def __init__(
         self,
@@ -81,8 +81,7 @@ class NamedService:
     # --- writers -------------------------------------------------------------------------------------------------------
 
     def _begin_write(self, call: Call | None, request: m.BeginWrite, payload: bytearray) -> None:
-        """Durable before it is answered: the tasks that ask later must get the same answer, no matter which repository
-        leads then."""
+        """Durable before it is answered: tasks that ask later must get the same answer, no matter which repository leads then."""
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, writer = named_rules.begin_write(
@@ -125,7 +124,7 @@ class NamedService:
 
 
 def _page(named: Named[T], topic: TopicID, after: tuple[TopicID, str]) -> tuple[tuple[T, ...], bool]:
-    """Those behind `after`, as many as one answer may hold, and whether there are more."""
+    """The entries after `after` that fit into one answer, and whether there are more."""
     page: list[T] = []
     size = 0
     for value in named.of(topic):

@@ -1,8 +1,7 @@
 """PURE. Projections and sequencers: a proposal -> the next Members, or a refusal.
 
-The rules of R-SEQ-3.
-Only the next epoch is taken, and of two proposals for it the first. The proposal is checked: no position that may be
-written moves to another place, a chain keeps its order, and only units that were sealed serve (laws 3, 7, 8).
+They implement R-SEQ-3. Only the next epoch is accepted, and of two proposals for it the first. A proposal is checked: no position
+that may be written moves to another place, a chain keeps its order, and only sealed units serve (laws 3, 7, 8).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID
 
-# Sequencers that are remembered; of those that no projection names the ones that came first are forgotten.
+# The maximum number of registered sequencers; of those that no projection names, the oldest are forgotten.
 SEQUENCERS_MAX: Final = 64
-# Terms of the repository of which a topic remembers the first epoch that it made.
+# The number of repository terms for which a topic remembers the first epoch created in them.
 TERMS_MAX: Final = 64
 
 Sealed = Mapping[LogStreamID, tuple[NodeID, ...]]
@@ -29,8 +28,8 @@ Sealed = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Who served in the epoch before `epoch` and may not know that it ends: units that were not sealed, and a sequencer that is
-    replaced. The projection must not hold before their leases are over (R-SEQ-13)."""
+    """The holders that served in the epoch before `epoch` and may not know that it ends: units that were not sealed, and a replaced
+    sequencer. The projection must not take effect before their leases have ended (R-SEQ-13)."""
 
     epoch: Epoch
     units: tuple[tuple[LogStreamID, NodeID], ...] = ()
@@ -38,7 +37,7 @@ class Handover:
 
 
 def accept(members: Members, proposed: Projection, sealed: Sealed, term: int = 0) -> Members:
-    """The members with this projection, made in `term`; the same ones if it holds already."""
+    """The members with this projection, created in `term`; unchanged if it is in effect already."""
     view = members.view
     topic = topic_of(members, proposed.topic)
     if not topic.sequenced:
@@ -74,8 +73,8 @@ def restored(
     nodes: Sequence[StorageNode],
     terms: tuple[tuple[Epoch, int], ...],
 ) -> Members:
-    """The projection that storage nodes keep, in place of an older one. `streams`, `nodes`: of the same copy; those
-    that are not known here come back with it. `terms`: as of the topic then."""
+    """Replace an older projection by the one that storage nodes keep. `streams`, `nodes`: from the same copy; those that are
+    unknown here are restored with it. `terms`: those of the topic at that time."""
     view = members.view
     named = {node for chain in taken.chains for node in chain.members}
     lost_nodes = [found for found in nodes if found.node in named and view.node(found.node) is None]
@@ -93,7 +92,7 @@ def restored(
 def _without(
     ids: tuple[LogStreamID, LogStreamID], taken: Collection[LogStreamID]
 ) -> Iterator[tuple[LogStreamID, LogStreamID]]:
-    """A range [begin, end) of ids without some of them."""
+    """A range [begin, end) of ids without the ids in `taken`."""
     begin, end = ids
     for one in sorted(found for found in taken if begin <= found < end):
         if begin < one:
@@ -104,7 +103,7 @@ def _without(
 
 
 def handover(now: Projection | None, proposed: Projection, sealed: Sealed) -> Handover:
-    """Whom `proposed` takes something from without their knowing."""
+    """The holders from which `proposed` takes something without their knowledge."""
     if now is None:
         return Handover(proposed.epoch)
     units = tuple(
@@ -117,7 +116,7 @@ def handover(now: Projection | None, proposed: Projection, sealed: Sealed) -> Ha
 
 
 def register_sequencer(members: Members, sequencer: SequencerID) -> Members:
-    """Register it. One that was started again at an address replaces the one before."""
+    """Register a sequencer. One that was restarted at the same address replaces the previous one."""
     view = members.view
     if sequencer in view.sequencers:
         return members
@@ -139,7 +138,7 @@ def _check_streams(view: ClusterView, proposed: Projection) -> None:
     known = {found.log_stream for found in view.streams_of(proposed.topic)}
     if foreign := [chain.log_stream for chain in proposed.chains if chain.log_stream not in known]:
         raise PreconditionFailed(
-            f"log stream {foreign[0]} is none of topic {proposed.topic}: register it first"
+            f"log stream {foreign[0]} does not belong to topic {proposed.topic}: register it first"
         )
 
 
@@ -167,8 +166,7 @@ def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: 
         raise PreconditionFailed(
             f"positions up to {now.begin - 1} may be written: epoch {proposed.epoch} cannot begin at {proposed.begin}"
         )
-    # A range that begins where nothing was ever written may be replaced; of all others every position stays where it is
-    # (law 3).
+    # A range that begins where nothing was ever written may be replaced; in all others, every position stays where it is (law 3).
     kept = tuple(found for found in now.ranges if found.begin < proposed.begin)
     if now.ranges != proposed.ranges:
         if proposed.ranges[: len(kept)] != kept or proposed.first != now.first:
@@ -177,7 +175,7 @@ def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: 
             )
         for fresh in proposed.ranges[len(kept) :]:
             _check_fresh(now, proposed, fresh)
-            # Units were ordered to remove what is trimmed, by where it was: nothing else may be placed there (law 9).
+            # Units were ordered to remove trimmed entries by their place: nothing else may be placed there (law 9).
             if fresh.begin <= trimmed:
                 raise PreconditionFailed(
                     f"a new range cannot begin at {fresh.begin}: topic {now.topic} is trimmed up to {trimmed}"
@@ -201,8 +199,8 @@ def _check_fresh(now: Projection, proposed: Projection, fresh: Range) -> None:
 
 
 def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]) -> None:
-    """Law 8: whatever the new tail has, all before it must have as well: a node that stays keeps its place, a new one
-    comes behind."""
+    """Law 8: everything that the new tail stores, all nodes before it must store as well. So a node that stays keeps its place,
+    and a new one comes after it."""
     try:
         after = proposed.chain(before.log_stream)
     except KeyError:
@@ -212,11 +210,11 @@ def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]
     staying = tuple(node for node in before.nodes if node in after.nodes)
     if not any(node in sealed for node in before.nodes):
         raise PreconditionFailed(
-            f"log stream {before.log_stream}: one of its nodes {list(before.nodes)} must be sealed, nobody else knows what it holds"
+            f"log stream {before.log_stream}: one of its nodes {list(before.nodes)} must be sealed: no other knows what it stores"
         )
     if after.nodes[: len(staying)] != staying:
         raise PreconditionFailed(
-            f"the chain of log stream {before.log_stream} keeps its order, {list(staying)}, and who joins comes behind them"
+            f"the chain of log stream {before.log_stream} must keep its order, {list(staying)}, and joining nodes come after these"
         )
 
 

@@ -1,7 +1,7 @@
 """ProjectionService: the RPC of the repository for projections and sequencers.
 
-A projection is made once a node of each of its chains keeps it on disk: a store that goes back in time may lose it
-after clients have acted by it, and then the nodes are asked for it (docs/decisions/0021).
+A projection takes effect once a node of each of its chains has a copy on disk: a store that is rolled back to an older state may
+lose it after clients have acted on it, and then the nodes are asked for it (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# Proposals that may wait for leases at once.
+# The maximum number of proposals that wait for leases.
 PROPOSALS_WAITING_MAX: Final = 1_000
-# Nodes that do not keep the next projection within this time count as those that cannot.
+# A node that does not store the next projection within this time counts as unable to.
 KEEP_S: Final = 2.0
 
 _log = get_logger("metarepo")
 
 
 class ProjectionService:
-    """A part of RepositoryService: `expected` says whether anything is answered."""
+    """A part of RepositoryService: `expected` raises if the term answers no more."""
 
     def __init__(
         self,
@@ -58,27 +58,28 @@ class ProjectionService:
         self._ask = ask
         self._tasks = tasks
         self._waiting: FairPlaces[Call, Call] = FairPlaces()
-        # One proposal of a topic at a time is kept by nodes and then made: of two that a node keeps, the later one counts.
+        # Per topic, one proposal at a time is stored by nodes and then put into effect: of two that a node stores, the later one
+        # counts.
         self._turns: dict[TopicID, asyncio.Lock] = {}
-        self._serial = 0  # of the newest proposal that nodes were asked to keep
+        self._serial = 0  # serial number of the newest proposal sent to nodes
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(m.ProposeProjection, self._propose)
         dispatcher.on(m.RenewSequencer, self._renew)
 
     def stop(self, error: Unavailable) -> None:
-        """Proposals that wait for a lease come to nothing."""
+        """Fail the proposals that wait for a lease."""
         waiting, self._waiting = self._waiting, FairPlaces()
         for call in waiting:
             call.fail(error)
 
     def _propose(self, call: Call | None, request: m.ProposeProjection, payload: bytearray) -> None:
-        """Not before the nodes have reported, one of which may know of a newer projection."""
+        """Not before the nodes have reported: one of them may know a newer projection."""
         call = self._expected(call)
         self._when_heard(call, lambda: self._accept(call, request))
 
     def _accept(self, call: Call, request: m.ProposeProjection) -> None:
-        """R-SEQ-10. What must be refused is refused before any lease is affected, and checked again when all are over."""
+        """R-SEQ-10. An invalid proposal is refused before any lease is affected; it is checked again once all leases have ended."""
         proposed, sealed = request.projection, dict(request.sealed)
         before = self._state.members
         if rules.accept(before, proposed, sealed) is before:
@@ -118,7 +119,7 @@ class ProjectionService:
                 except VarlogError as error:
                     refusal = error
                 if self._waiting.pop(call, None) is None:
-                    self._leases.handed_over(handover)  # it made room for another, and was answered
+                    self._leases.handed_over(handover)  # it was displaced by another, and answered
                     return
                 try:
                     if refusal is not None:
@@ -135,8 +136,8 @@ class ProjectionService:
         self._leases.hand_over(handover, over)
 
     async def _kept_by_chains(self, proposed: Projection) -> None:
-        """Returns once a node of each chain keeps it. Unavailable: of some chain none does. A node that is in no
-        session cannot get a lease either, so that this chain would not serve for long."""
+        """Wait until a node of each chain has stored the proposal. Raises Unavailable if no node of some chain has. A node
+        without a session cannot get a lease either, so that chain would not serve for long."""
         self._serial += 1
         request = m.KeepProjection(Proposal(self._term(), self._serial, proposed))
         kept: dict[NodeID, None] = {}
@@ -148,7 +149,9 @@ class ProjectionService:
                 kept[node] = None
             except VarlogError as error:
                 _log.info(
-                    logfmt("the next projection is not kept", topic=proposed.topic, node=node, why=error)
+                    logfmt(
+                        "a node did not store the next projection", topic=proposed.topic, node=node, why=error
+                    )
                 )
             del asked[node]
             changed.set()
@@ -173,13 +176,13 @@ class ProjectionService:
             )
 
     def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
-        """R-SEQ-13. Not before the nodes have reported: another sequencer may have taken over in a projection that only
-        they know."""
+        """R-SEQ-13. Not before the nodes have reported: another sequencer may have taken over in a projection that only they
+        know."""
         call = self._expected(call)
         self._when_heard(call, lambda: self._grant(call, request))
 
     def _grant(self, call: Call, request: m.RenewSequencer) -> None:
-        """One that is known changes nothing, and needs no commit."""
+        """Grant a lease. A sequencer that is registered already needs no commit."""
         sequencer, stamp = request.sequencer, request.stamp
         if sequencer in self._state.view.sequencers:
             call.reply(self._leases.renewed(sequencer, stamp))
@@ -200,5 +203,5 @@ class ProjectionService:
 
 def _too_many() -> Unavailable:
     return Unavailable(
-        "too many projections are proposed at once, and this one was not taken: try again later"
+        "too many concurrent proposals of projections, and this one was not accepted: try again later"
     )

@@ -2,8 +2,8 @@
 
 Register, seal, unseal, move, trim -> the next Members, or a refusal with its reason.
 
-Every rule may be asked again: a manager that lost the answer gets the same one (R-REG-2). What leaves the view leaves
-the order, never the disks (R-REG-5).
+Every rule is idempotent: a manager that lost the answer repeats the request and gets the same one (R-REG-2). What leaves the view
+leaves the order, never the disks (R-REG-5).
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX, TERM_JUMP_MAX
 from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
 from varlog.model.projection import STRIPE_SIZE
 
-# Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
+# Log stream ids that were assigned and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
-# A store that went back in time has lost fewer changes of the view than this, besides the jumps that
-# `revision_after_loss` makes.
+# A store that was rolled back has lost fewer view changes than this, apart from the jumps that `revision_after_loss` makes.
 LOST_REVISIONS_MAX = 1_000_000
-# Terms above this do not count for revisions, which must stay below 2^63.
+# Larger terms do not count for revisions, which must stay below 2^63.
 _TERM_COUNTED_MAX = 1 << 42
 FIRST_TOPIC = TopicID(1)
 FIRST_LOG_STREAM = LogStreamID(1)
@@ -60,17 +59,16 @@ FIRST_LOG_STREAM = LogStreamID(1)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The view, and the ids that were never given before. `unused` were given, and not registered yet. Readers and writers are
-    known here alone: they change often, and no process follows them."""
+    """The view, and the next ids to assign. `unused` ids were assigned and not registered yet. Readers and writers are stored
+    here alone: they change often, and no process follows them."""
 
     view: ClusterView
     next_topic: TopicID = FIRST_TOPIC
     next_log_stream: LogStreamID = FIRST_LOG_STREAM
     unused: tuple[LogStreamID, ...] = ()
-    # Ranges [begin, end) of log stream ids that were passed over, rising: nodes have shown them, and this cluster never
-    # had them.
+    # Ranges [begin, end) of log stream ids that were skipped, ascending: nodes have shown them, and this cluster never had them.
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
-    # Added to the store's terms: nodes had seen larger ones, of a time that the store has lost.
+    # Added to the store's terms: nodes have seen larger ones, from a time that the store has lost.
     terms_lost: int = 0
     readers: Named[NamedReader] = field(default_factory=Named)
     writers: Named[NamedWriter] = field(default_factory=Named)
@@ -87,9 +85,8 @@ def register_node(
     in_session: Container[NodeID],
     cluster_uuid: ClusterUUID = NO_UUID,
 ) -> Members:
-    """R-REG-1. A node may move to another address, unless the one registered with this id or at this address is in session
-    with us: then the newcomer is a different node, and taking it in would put two nodes behind one name. A node that belongs to
-    another cluster is refused."""
+    """R-REG-1. A node may move to another address, unless the one registered with this id or at this address is in session: then
+    the newcomer is a different node, and accepting it would give two nodes one name. A node of another cluster is refused."""
     _check_id("storage node id", node)
     if cluster_uuid not in (NO_UUID, members.view.uuid):
         raise PreconditionFailed(
@@ -120,7 +117,7 @@ def register_node(
 
 
 def unregister_node(members: Members, node: NodeID) -> Members:
-    """The node leaves the view; its data stays (R-REG-5). Only one without registered replicas."""
+    """Remove a node from the view; its data stays (R-REG-5). Refused while it has registered replicas."""
     view = members.view
     if view.node(node) is None:
         return members
@@ -135,8 +132,8 @@ def unregister_node(members: Members, node: NodeID) -> Members:
 
 
 def raise_ids(members: Members, largest_topic: TopicID, largest_log_stream: LogStreamID) -> Members:
-    """New ids are above everything that nodes show: an id that was used once, by any cluster, belongs to data that may
-    still lie on disks. What is passed over was never this cluster's, and is not removed."""
+    """Raise the next ids above everything that nodes show: an id that was ever used, by any cluster, belongs to data that may
+    still be on disks. The skipped ids were never this cluster's, and their data is not removed."""
     next_topic = max(members.next_topic, TopicID(largest_topic + 1))
     next_log_stream = max(members.next_log_stream, LogStreamID(largest_log_stream + 1))
     if next_topic > ID_MAX or next_log_stream > ID_MAX:
@@ -165,8 +162,8 @@ def register_topic(
     stripe_size: int = 0,
     grouping: Grouping = Grouping.STREAM,
 ) -> tuple[Members, Topic]:
-    """A new topic, or the existing one with the same ordering and first position. What is before that counts as
-    trimmed. `stripe_size` (0: the default) and `grouping` are for a sequenced one that is new."""
+    """Register a topic, or return the existing one of the same ordering and first position. Positions below the first count as
+    trimmed. `stripe_size` (0: the default) and `grouping` apply to a new sequenced topic."""
     try:
         check_topic_name(name)
     except ValueError as error:
@@ -174,15 +171,15 @@ def register_topic(
     if (known := members.view.topic_named(name)) is not None:
         if known.ordering is not ordering:
             raise PreconditionFailed(
-                f"topic {name!r} is there already and its ordering is {known.ordering}, not {ordering}"
+                f"topic {name!r} already exists and its ordering is {known.ordering}, not {ordering}"
             )
         if known.first != first:
             raise PreconditionFailed(
-                f"topic {name!r} is there already and its first position is {known.first}, not {first}"
+                f"topic {name!r} already exists and its first position is {known.first}, not {first}"
             )
         if known.sequenced and stripe_size not in (0, known.stripe_size):
             raise PreconditionFailed(
-                f"topic {name!r} is there already in stripes of {known.stripe_size} positions, not {stripe_size}"
+                f"topic {name!r} already exists with stripes of {known.stripe_size} positions, not {stripe_size}"
             )
         return members, known
     if not 0 <= stripe_size <= BATCH_ENTRIES_MAX:
@@ -199,8 +196,8 @@ def register_topic(
 
 
 def unregister_topic(members: Members, topic: TopicID, *, forced: bool = False) -> Members:
-    """The topic, its streams and its projection leave the view, its readers and writers are forgotten; the replicas' data
-    stays until it is removed (R-REG-5)."""
+    """Remove a topic, its streams and its projection from the view, and forget its readers and writers. The replicas' data stays
+    until it is removed (R-REG-5)."""
     view = members.view
     if (known := view.topic(topic)) is None:
         return members
@@ -220,7 +217,7 @@ def unregister_topic(members: Members, topic: TopicID, *, forced: bool = False) 
 
 
 def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLSN) -> Members:
-    """R-TRIM-1: everything at or below `glsn` is trimmed; what was trimmed stays trimmed (law 9)."""
+    """R-TRIM-1: trim everything at or below `glsn`; what was trimmed stays trimmed (law 9)."""
     known = topic_of(members, topic)
     check_not_stopped(known)
     if glsn < 0:
@@ -233,10 +230,10 @@ def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLS
 
 
 def revision_after_loss(begun: int, term: int) -> int:
-    """The least revision of a view that says something of lost time. Clients and sequencers pass over a view that is older than
-    theirs, which may be of the time that the store has lost. `begun` is the revision as this term began.
+    """The smallest revision for a view after lost history. Clients and sequencers ignore a view older than theirs, and theirs may
+    be from the history that the store has lost. `begun` is the revision at the start of this term.
 
-    By the term, because a copy of the store knows nothing of the jumps that others made before it: nodes remember terms."""
+    It is derived from the term, because a copy of the store knows nothing of jumps made after it; nodes remember terms."""
     return max(begun + LOST_REVISIONS_MAX, min(term, _TERM_COUNTED_MAX) * LOST_REVISIONS_MAX)
 
 
@@ -249,9 +246,9 @@ def stop_topic(
     *,
     revision: int = 0,
 ) -> Members:
-    """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept
-    here, so that a repository that starts while the node is away orders nothing either. `revision`: the view has that
-    one at least."""
+    """Stop a topic because a node contradicts the repository: nothing is ordered in it until the order is adopted from the nodes
+    (law 3). Stored here, so that a repository that starts while the node is away orders nothing either. The view gets at least
+    revision `revision`."""
     found = members.view.topic(topic)
     if found is None or is_stopped_for(found, known, known_epoch):
         return members
@@ -266,7 +263,7 @@ def stop_topic(
 
 
 def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
-    """Whether it is stopped by a claim that knows as much."""
+    """Whether the topic is stopped by a claim that reaches at least as far."""
     contradicted = bool(topic.stopped) and not topic.missed
     return contradicted and topic.known >= known and topic.known_epoch >= known_epoch
 
@@ -274,8 +271,8 @@ def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
 def miss_nodes(
     members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...], *, revision: int = 0
 ) -> Members:
-    """No replica of some log stream has reported, so its newest position is not known: nothing is ordered until one is (law 3).
-    `revision`: the view has that one at least."""
+    """Stop a topic because no replica of some log stream has reported, so that its newest position is unknown: nothing is ordered
+    until one has (law 3). The view gets at least revision `revision`."""
     found = members.view.topic(topic)
     if found is None or (found.stopped and not found.missed) or found.missed == missed:
         return members
@@ -284,8 +281,7 @@ def miss_nodes(
 
 
 def end_missing(members: Members, topic: TopicID) -> Members:
-    """Every log stream of the topic has reported, and no node contradicts: it continues. One that is contradicted stays
-    stopped."""
+    """Resume a topic: every log stream has reported, and no node contradicts. A topic that a node contradicts stays stopped."""
     found = members.view.topic(topic)
     if found is None or not found.missed:
         return members
@@ -295,7 +291,7 @@ def end_missing(members: Members, topic: TopicID) -> Members:
 def adopt_order(
     members: Members, topic: TopicID, trimmed: GLSN, raised: Mapping[LogStreamID, tuple[Epoch, LLSN]]
 ) -> Members:
-    """The order was adopted from the nodes: the topic continues. Streams in `raised` are sealed in that epoch, at that end."""
+    """Resume a topic whose order was adopted from the nodes. Streams in `raised` are sealed in that epoch, at that end."""
     found = topic_of(members, topic)
     running = changed(
         found,
@@ -324,7 +320,7 @@ def check_not_stopped(topic: Topic) -> None:
 
 
 def new_log_stream_id(members: Members) -> tuple[Members, LogStreamID]:
-    """An id that was never given before. One that is never registered stays unused forever."""
+    """An id that was never assigned before. If it is never registered, it stays unused forever."""
     log_stream = members.next_log_stream
     unused = (*members.unused, log_stream)[-UNUSED_IDS_MAX:]
     return replace(members, next_log_stream=LogStreamID(log_stream + 1), unused=unused), log_stream
@@ -337,8 +333,8 @@ def register_log_stream(
     replicas: tuple[NodeID, ...],
     streams_max: int = 0,
 ) -> tuple[Members, LogStream]:
-    """R-REG-2: a new stream, sealed and empty, in epoch 1. Refused where the topic has `streams_max` of them (0: no limit), so
-    that two managers that make the same topic make no stream too many."""
+    """R-REG-2: register a new stream, sealed and empty, in epoch 1. Refused if the topic has `streams_max` streams (0: no limit),
+    so that two managers that create the same topic do not create too many streams."""
     view = members.view
     if (known := view.stream(log_stream)) is not None:
         if known.topic != topic or known.replicas != replicas:
@@ -351,13 +347,13 @@ def register_log_stream(
     check_not_stopped(found)
     check_replicas(view, log_stream, replicas)
     if streams_max and len(view.streams_of(topic)) >= streams_max:
-        raise PreconditionFailed(f"topic {topic} has its {streams_max} log streams already")
+        raise PreconditionFailed(f"topic {topic} already has its {streams_max} log streams")
     if log_stream not in members.unused:
-        # An id that was registered once belongs to data that may still lie on disks; another stream there would meet it.
+        # An id that was ever registered belongs to data that may still be on disks; a new stream must not meet it.
         raise PreconditionFailed(
-            f"log stream id {log_stream} was not given out, or is used up: ask for a new one"
+            f"log stream id {log_stream} was not assigned, or was used before: request a new one"
         )
-    # One of a sequenced topic has no epoch before a projection has it.
+    # A stream of a sequenced topic has no epoch until a projection contains it.
     stream = LogStream(log_stream, topic, replicas, epoch=NO_EPOCH if found.sequenced else FIRST_EPOCH)
     streams: tuple[LogStream, ...] = (*view.streams, stream)
     if view.streams and view.streams[-1].log_stream > log_stream:
@@ -367,7 +363,7 @@ def register_log_stream(
 
 
 def seal_stream(members: Members, log_stream: LogStreamID, committed_end: LLSN) -> tuple[Members, LogStream]:
-    """R-SEAL-3: the order of this stream ends at `committed_end`, and a new epoch begins (laws 6, 7)."""
+    """R-SEAL-3: end the order of this stream at `committed_end`, and begin a new epoch (laws 6, 7)."""
     stream = _committed_stream(members, log_stream)
     if stream.state is StreamState.SEALED:
         return members, stream
@@ -377,7 +373,7 @@ def seal_stream(members: Members, log_stream: LogStreamID, committed_end: LLSN) 
 
 
 def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tuple[Members, LogStream]:
-    """R-UNSEAL-1: the replicas run again in `epoch`, so their reports of that epoch count again."""
+    """R-UNSEAL-1: let the replicas run in `epoch`, so that their reports of that epoch count again."""
     stream = _committed_stream(members, log_stream)
     if epoch < stream.epoch:
         raise StaleEpoch(log_stream, epoch, stream.epoch)
@@ -394,7 +390,7 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
 def set_sealed_by_admin(
     members: Members, log_stream: LogStreamID, sealed_by_admin: bool
 ) -> tuple[Members, LogStream]:
-    """An operator wants the stream sealed until further notice. Kept here, so that no manager forgets it."""
+    """Hold the stream sealed until an operator releases it. Stored here, so that no manager forgets it."""
     stream = _committed_stream(members, log_stream)
     if stream.sealed_by_admin == sealed_by_admin:
         return members, stream
@@ -405,8 +401,8 @@ def set_sealed_by_admin(
 def set_replicas(
     members: Members, log_stream: LogStreamID, epoch: Epoch, replicas: tuple[NodeID, ...]
 ) -> tuple[Members, LogStream]:
-    """R-REG-6: a sealed stream gets other replicas, and with them a new epoch: a process that knows only the old ones
-    cannot open or seal anything any more (law 7). What was ordered stays where it ended."""
+    """R-REG-6: change the replicas of a sealed stream, and with them its epoch: a process that knows only the old replicas cannot
+    unseal or seal anything any more (law 7). The ordered entries are unaffected."""
     stream = _committed_stream(members, log_stream)
     if stream.replicas == replicas and epoch <= stream.epoch:
         return members, stream
@@ -430,7 +426,7 @@ def set_replicas(
 
 
 def raise_term(members: Members, term: int, seen: int) -> Members:
-    """A node has seen a term that this store never gave, or gave to another opening: the next sessions are above it."""
+    """Raise the terms above one that a node has seen and that this store never assigned, or assigned to another opening."""
     if seen - term > TERM_JUMP_MAX:
         raise PreconditionFailed(f"a node claims to have seen term {seen}: it cannot be so far above {term}")
     raised = with_view(members, revision_after_loss(0, seen + 1))
@@ -441,7 +437,7 @@ def raise_term(members: Members, term: int, seen: int) -> Members:
 
 
 def set_manager(members: Members, address: str, auto_create_topics: bool) -> Members:
-    """Where operators and clients find the manager."""
+    """Set the address at which operators and clients find the manager."""
     view = members.view
     if (view.manager_address, view.auto_create_topics) == (address, auto_create_topics):
         return members
@@ -449,7 +445,7 @@ def set_manager(members: Members, address: str, auto_create_topics: bool) -> Mem
 
 
 def set_repositories(members: Members, addresses: tuple[str, ...]) -> Members:
-    """Where the metadata repositories listen, the one that leads and those that wait."""
+    """Set the addresses of the metadata repositories, the leading one and the standbys."""
     if members.view.repositories == addresses:
         return members
     return with_view(members, repositories=addresses)
@@ -469,8 +465,8 @@ def _committed_stream(members: Members, log_stream: LogStreamID) -> LogStream:
     topic = topic_of(members, stream.topic)
     if topic.sequenced:
         raise PreconditionFailed(
-            f"log stream {log_stream} is of the sequenced topic {topic.name!r}: who serves it is said by its projection, "
-            "which the manager changes when need be"
+            f"log stream {log_stream} belongs to the sequenced topic {topic.name!r}: its projection determines its replicas, "
+            "and the manager changes that when necessary"
         )
     check_not_stopped(topic)
     return stream
@@ -496,7 +492,7 @@ def _with_stream(members: Members, stream: LogStream) -> Members:
 
 
 def with_view(members: Members, least: int = 0, **changes: object) -> Members:
-    """The members with parts of their view replaced, one revision on, or at the revision `least` if that is newer."""
+    """The members with parts of their view replaced, at the next revision, or at revision `least` if that is higher."""
     view = members.view
     return replace(members, view=changed(view, revision=max(view.revision + 1, least), **changes))
 

@@ -1,6 +1,6 @@
 """Suspicions: nodes that clients could not use recently (R-FAIL-2).
 
-In memory only: nothing durable follows from them.
+They are kept in memory only: nothing durable follows from them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 from varlog.model.ids import NodeID
 
-# Long enough for the manager to check and for other clients to be informed, short enough to expire by itself.
+# Long enough for the manager to check the node and for other clients to learn of it, short enough to expire without harm.
 SUSPECTED_S: Final = 5.0
 
 
 class Suspicions:
-    """Who is suspected now. `on_change` is called when a node becomes suspected, and when one no longer is.
+    """The nodes that are suspected now. `on_change` is called when a node becomes suspected, and when it no longer is.
 
-    Bounded by its caller, which passes on registered nodes only.
+    Bounded by the caller, which passes registered nodes only.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ class Suspicions:
         return tuple(sorted(self._timers))
 
     def suspect(self, node: NodeID) -> None:
-        """A client could not use the node: it is suspected for a while."""
+        """Suspect a node for a while: a client could not use it."""
         known = self._timers.pop(node, None)
         if known is not None:
             known.cancel()

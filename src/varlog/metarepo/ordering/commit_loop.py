@@ -3,7 +3,8 @@
 Membership operations and a cut become one durable commit; then nodes and callers are notified.
 
 Nothing is applied, answered or pushed before the store's commit returned (law 3: an order that could still be lost was never
-given). One commit at a time; what comes meanwhile gathers for the next: batching without a tick, and silence when idle.
+assigned). One commit at a time; what arrives meanwhile is gathered for the next one: batching without a timer, and no work when
+idle.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from varlog.model.lsn import GLSN, LLSN, LSN_MAX, NO_GLSN
 from varlog.rpc.messages import Message
 from varlog.runtime.fair_places import FairPlaces
 
-# After this many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
+# After this many cuts the next commit replaces them by a new base: that bounds the store, the memory and the startup time.
 CUTS_PER_BASE: Final = 512
-# A cut of this many rows is followed by a pause, in which reports gather for the next one: see `_gather`.
+# A cut of at least this many rows is followed by a pause, in which reports gather for the next one: see `_gather`.
 ROWS_GATHERED_MIN: Final = 256
 GATHER_S_MAX: Final = 0.25
-# The most operations in one commit, and the most that may wait.
+# The maximum number of operations per commit, and of waiting operations.
 OPERATIONS_PER_COMMIT_MAX: Final = 256
 OPERATIONS_WAITING_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The order as it will be once the commit in progress is durable: what membership rules may ask."""
+    """The order as it will be once the commit in progress is durable: the input of membership rules."""
 
     committed_end: Callable[[LogStreamID], LLSN]
     high_watermark: Callable[[TopicID], GLSN]
@@ -51,14 +52,14 @@ Done = Callable[[Message | BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class MembershipOperation:
-    """One change of the members: `decide` raises its refusal; `done` gets the answer, or the error, once it is durable."""
+    """One change of the members. `decide` raises a refusal; `done` gets the answer once the change is durable, or the error."""
 
     decide: Decide
     done: Done
     seals: LogStreamID | None = None
-    # The order that nodes reported, to be kept in place of ours: a commit of its own.
+    # The order that nodes reported, to be stored in place of ours: it needs a commit of its own.
     learns: Callable[[], records.BaseRecord] | None = None
-    # Whose it is: a connection, or None for the repository itself. Each has a share of the places.
+    # The submitter: a connection, or None for the repository itself. Each has a share of the queue.
     client: object = None
 
 
@@ -76,7 +77,7 @@ class _Plan:
 
 
 class CommitLoop:
-    """Owner of all changes. `on_applied(cut, view before)` pushes them; it is called after each commit, before the answers."""
+    """The owner of all changes. `on_applied(cut, view before)` pushes them; it is called after each commit, before the answers."""
 
     def __init__(
         self,
@@ -89,16 +90,16 @@ class CommitLoop:
         self._reports = reports
         self._store = store
         self._on_applied = on_applied
-        # In the order in which they came, by a number each.
+        # In order of arrival, each by a number.
         self._operations: FairPlaces[int, MembershipOperation] = FairPlaces()
         self._submitted = 0
         self._work = asyncio.Event()
         self._waits = True
-        self._spent_s = 0.0  # of the newest cut: what the processor did for it
+        self._spent_s = 0.0  # processor time of the newest cut
         self._failed: BaseException | None = None
 
     def submit(self, operation: MembershipOperation) -> None:
-        """Have `operation` decided and made durable, after all earlier ones."""
+        """Queue `operation`, to be decided and made durable after all earlier ones."""
         if self._failed is not None:
             raise Unavailable(f"the metadata repository has stopped: {self._failed}")
         left = self._operations.make_room(operation.client, OPERATIONS_WAITING_MAX)
@@ -111,15 +112,15 @@ class CommitLoop:
             other.done(_too_many())
 
     def asleep(self) -> bool:
-        """Whether it would not look at new reports by itself."""
+        """Whether the loop would not examine new reports by itself."""
         return self._waits and not self._work.is_set()
 
     def wake(self) -> None:
-        """Reports came in: see whether something may be ordered."""
+        """Examine new reports: something may be ordered."""
         self._work.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until the store or a law fails: then the state is not known any more, and the term ends."""
+        """Run until cancelled, or until the store or a law fails: then the state is unknown, and the term ends."""
         plan: _Plan | None = None
         try:
             while True:
@@ -138,13 +139,13 @@ class CommitLoop:
             raise
 
     async def _gather(self) -> None:
-        """A cut costs by its streams, however little is new in each: after one of many, let reports come in for as long
-        as it took to make and to send it. So cuts take half the time at most; if few streams have something new, there
-        is no wait."""
+        """Pause after a large cut. The cost of a cut depends on its streams, however little is new in each. So after a cut of
+        many streams, reports gather for as long as the cut took to make and to send: cuts take at most half of the time. After a
+        small one there is no pause."""
         await _sleep(min(self._spent_s, GATHER_S_MAX))
 
     def _plan(self) -> _Plan | None:
-        """What the next commit holds. Changes nothing but what waits."""
+        """The content of the next commit. Changes nothing but the queue."""
         began_s = _now_s()
         plan = self._next_plan()
         self._spent_s = _now_s() - began_s
@@ -168,7 +169,7 @@ class CommitLoop:
         return _Plan(changes, base, cut, members, answers)
 
     def _learning(self, operation: MembershipOperation, learns: Callable[[], records.BaseRecord]) -> _Plan:
-        """An order that nodes reported replaces ours."""
+        """A plan that replaces the order by one that nodes reported."""
         state = self._state
         try:
             members, answer = operation.decide(state.members, _facts_after(state, None))
@@ -179,7 +180,7 @@ class CommitLoop:
         return _Plan(changes, base, None, members, [(operation.done, answer)], learned=True)
 
     def _decide(self, cut: Cut | None) -> tuple[Members, list[_Answer]]:
-        """The members after as many of the waiting operations as one commit may hold. The cut comes first: a seal ends at it."""
+        """Decide as many waiting operations as fit into one commit. The cut comes first: a seal ends at it."""
         members = self._state.members
         answers: list[_Answer] = []
         if not self._operations:
@@ -190,7 +191,7 @@ class CommitLoop:
             if operation.learns is not None:
                 break
             if operation.seals is not None and self._was_unsealed(operation.seals, members):
-                break  # what was reported since the unseal is ordered first (R-SEAL-3): that takes a commit of its own
+                break  # reports since the unseal are ordered first (R-SEAL-3), in a commit of their own
             self._operations.pop_first()
             answer: Message | BaseException
             try:
@@ -205,7 +206,7 @@ class CommitLoop:
         return before is not None and after is not None and before.state is not after.state
 
     def _apply(self, plan: _Plan) -> None:
-        """It is durable: now it is so, and everyone may know."""
+        """Apply a durable plan, and publish it."""
         began_s = _now_s()
         self._apply_plan(plan)
         self._spent_s += _now_s() - began_s
@@ -233,7 +234,7 @@ class CommitLoop:
         self._reports.keep_only(self._state.streams)
         for log_stream, stream in self._state.streams.items():
             if known.get(log_stream) != stream:
-                self._reports.touch(log_stream)  # it may run now, and its reports wait
+                self._reports.touch(log_stream)  # it may run now, and have waiting reports
 
     def _fail(self, error: BaseException, undecided: list[_Answer]) -> None:
         self._failed = error = _reason(error)
@@ -251,8 +252,8 @@ def _too_many() -> Unavailable:
 
 
 def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
-    """Of a topic that was made in this very commit no order is known yet: it begins above what counts as trimmed. How far a
-    sequenced one is only its sequencer knows: the caller has asked there."""
+    """The newest position of a topic. A topic created in this very commit has no order yet: it starts above what counts as
+    trimmed. The newest position of a sequenced topic is known to its sequencer only: the caller has asked it."""
     found = members.view.topic(topic)
     if found is not None and found.sequenced:
         return GLSN(LSN_MAX)
@@ -263,13 +264,13 @@ _sleep: Final = asyncio.sleep
 
 
 def _now_s() -> float:
-    """By the clock of the loop: in a simulation computing takes no time."""
+    """The time of the loop's clock: in a simulation, computing takes no time."""
     return asyncio.get_running_loop().time()
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Why it ended; a loop that is cancelled from outside does not know."""
-    return Unavailable("it does not lead any more") if isinstance(error, asyncio.CancelledError) else error
+    """Why the loop ended; a loop cancelled from outside has lost the leadership."""
+    return Unavailable("it no longer leads") if isinstance(error, asyncio.CancelledError) else error
 
 
 def _facts_after(state: RepositoryState, cut: Cut | None) -> Facts:

@@ -1,7 +1,7 @@
 """[A8] PURE. Reports of what is durable -> the next Cut, which assigns GLSNs.
 
-Law 2: only what every replica of a running stream holds, in the stream's epoch, is ordered. Law 3: a position is given once.
-Law 4: GLSNs of a topic and LLSNs of a stream are consecutive, from cut to cut and within one.
+Law 2: only entries that every replica of a running stream stores, in the stream's epoch, are ordered. Law 3: a position is assigned
+once. Law 4: GLSNs of a topic and LLSNs of a stream are consecutive, within a cut and from cut to cut.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 
-# Looked up once: to find a member of an enumeration takes half as long as all else that is asked of a stream.
+# Looked up once: the lookup of an enum member takes half as long as all other checks of a stream together.
 _RUNNING: Final = StreamState.RUNNING
 
-# A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain
-# tuple: in each cut one is made for each of thousands of streams.
+# A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain tuple: each cut
+# creates one for each of thousands of streams.
 Candidate = tuple[LogStream, LLSN, Mapping[NodeID, Report]]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """What one cut orders in one topic: one row a stream, back to back in GLSN, in the order of the streams' ids."""
+    """What one cut orders in one topic: one row per stream, consecutive in GLSN, sorted by stream id."""
 
     topic: TopicID
     rows: tuple[tuple[LogStreamID, CommitRow], ...]
@@ -41,7 +41,7 @@ class TopicCut:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One step of the order, over all topics that moved."""
+    """One step of the order, over all topics with new entries."""
 
     version: int
     topics: tuple[TopicCut, ...]
@@ -59,19 +59,19 @@ def orderable_end(stream: LogStream, committed_end: LLSN, reports: Mapping[NodeI
     epoch = stream.epoch
     for node in stream.replicas:
         report = reports.get(node)
-        # A report of another epoch speaks of entries that a seal may have cut (laws 6, 7).
+        # A report of another epoch covers entries that a seal may have cut (laws 6, 7).
         if report is None or report.epoch != epoch:
             return committed_end
         if end is None or report.durable_end < end:
             end = report.durable_end
-    # A peer's word is checked, not trusted: one that claims less than what is ordered takes nothing back (law 3).
+    # A peer's report is checked, not trusted: one that claims less than what is ordered revokes nothing (law 3).
     return committed_end if end is None or end < committed_end else end
 
 
 def next_cut(
     version: int, candidates: Iterable[Candidate], high_watermarks: Mapping[TopicID, GLSN]
 ) -> Cut | None:
-    """The cut after `version`, or None if nothing may be ordered. Work per stream that moved, never per entry."""
+    """The cut after `version`, or None if nothing may be ordered. The work is per stream with new entries, never per entry."""
     grown: dict[TopicID, list[_Grown]] = {}
     for stream, committed_end, reports in candidates:
         count = orderable_end(stream, committed_end, reports) - committed_end
@@ -90,7 +90,7 @@ def next_cut(
     )
 
 
-# A stream, where it was ordered up to, how many entries come to that, and its epoch.
+# A stream, its committed end before the cut, the number of new entries, and its epoch.
 _Grown = tuple[LogStreamID, LLSN, int, Epoch]
 
 
@@ -119,7 +119,8 @@ def check_cut(
         newest_stream = LogStreamID(0)
         for log_stream, row in topic_cut.rows:
             end = committed_ends.get(log_stream, FIRST_LLSN)
-            # All at once: a cut may have thousands of rows, and asking law by law takes longer than making them.
+            # All checks in one expression: a cut may have thousands of rows, and checking each law separately takes longer than
+            # making them.
             if not (
                 row.version == cut.version
                 and log_stream > newest_stream
@@ -127,17 +128,19 @@ def check_cut(
                 and row.glsn_begin == glsn
                 and row.previous_high_watermark == before
             ):
-                _tell_broken(row, cut.version, log_stream > newest_stream, end, glsn, before)
+                _raise_broken_law(row, cut.version, log_stream > newest_stream, end, glsn, before)
             newest_stream = log_stream
             glsn = row.glsn_end
         after = topic_cut.high_watermark
         invariant(glsn == after + 1, "law 4: a topic grows by what was ordered", after=after, reached=glsn)
 
 
-def _tell_broken(row: CommitRow, version: int, in_order: bool, end: LLSN, glsn: GLSN, before: GLSN) -> None:
-    """Which law is broken by a row that does not continue where everything before it ended."""
+def _raise_broken_law(
+    row: CommitRow, version: int, in_order: bool, end: LLSN, glsn: GLSN, before: GLSN
+) -> None:
+    """Raise for the law that a row violates which does not continue where everything before it ended."""
     invariant(row.version == version, "a row belongs to its cut", row=row, cut=version)
-    invariant(in_order, "one row a stream, in order", row=row)
+    invariant(in_order, "one row per stream, in order", row=row)
     invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
     invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
     invariant(row.previous_high_watermark == before, "law 3: the order only grows", row=row, before=before)

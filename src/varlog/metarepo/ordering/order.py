@@ -1,7 +1,7 @@
 """[A8] Order: committed ends, high watermarks, and rows that replicas may lack.
 
-It changes by whole cuts, only after they are durable, and is rebuilt from the base and the cuts after it: always the same.
-Rows are forgotten only when the base is rewritten, so that memory and store hold exactly the same.
+It changes by whole cuts, only after they are durable, and is rebuilt deterministically from the base and the cuts after it. Rows
+are dropped only when the base is rewritten, so that memory and store hold exactly the same.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CUTS_PER_BASE_MIN: Final = 8
 
 
 class Order:
-    """The order of everything, as far as it is durable."""
+    """The order of all committed topics, as far as it is durable."""
 
     def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = (), topics: Iterable[Topic] = ()) -> None:
-        """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
+        """`topics`: those of the view. For a topic created after the base they are the only record of its first position."""
         # The newest ordered position of each committed topic. Moved by `apply` and `learn`; `keep_only` follows the view.
         self.high_watermarks: dict[TopicID, GLSN] = {
             found.topic: _before_first(found) for found in topics if not found.sequenced
@@ -35,7 +35,7 @@ class Order:
         # One past the last ordered LLSN of each stream. Moved together with the high watermark of its topic.
         self.committed_ends: dict[LogStreamID, LLSN] = {}
         # The newest rows of each stream, oldest first and without a gap; the last one ends at its committed end. `apply` and
-        # `learn` add rows, `rebase` alone forgets the oldest ones.
+        # `learn` add rows, `rebase` alone drops the oldest ones.
         self._rows: dict[LogStreamID, list[CommitRow]] = {}
         # Versions of the newest cut and of the base in the store: base_version <= version. `apply` moves the first, `rebase`
         # the second, `learn` both.
@@ -56,7 +56,7 @@ class Order:
             self._rows[stream.log_stream] = list(stream.rows)
 
     def validate(self) -> None:
-        """Check how the fields relate to each other (laws 3, 4). Looks at every row: for tests."""
+        """Check how the fields relate to each other (laws 3, 4). It visits every row: for tests."""
         invariant(
             0 <= self.base_version <= self.version
             and (self._rows_after_base == 0 or self.cuts_after_base > 0),
@@ -103,8 +103,8 @@ class Order:
 
     @property
     def many_rows(self) -> bool:
-        """Whether the cuts after the base have enough rows that a new base should replace them, however few cuts they
-        are. It holds every stream, so it comes the rarer the more there are."""
+        """Whether the cuts after the base have enough rows to be replaced by a new base, however few they are. A base contains
+        every stream, so the more streams there are, the rarer it is written."""
         return self._rows_after_base >= max(ROWS_PER_BASE_MIN, CUTS_PER_BASE_MIN * len(self.committed_ends))
 
     def committed_end(self, log_stream: LogStreamID) -> LLSN:
@@ -129,12 +129,12 @@ class Order:
                     rows.append(row)
 
     def _know_left_topics(self, cut: Cut) -> None:
-        """A topic that came and left after the base: where it began is said by its first row alone."""
+        """Add topics that were created and deleted after the base: only their first row says where they began."""
         for part in cut.topics:
             self.high_watermarks.setdefault(part.topic, part.rows[0][1].previous_high_watermark)
 
     def keep_only(self, view: ClusterView) -> None:
-        """Forget what left the view, and know what came. Sequenced topics are not ordered here."""
+        """Drop what left the view, and add what joined it. Sequenced topics are not ordered here."""
         topics = {
             found.topic: self.high_watermarks.get(found.topic, _before_first(found))
             for found in view.topics
@@ -149,18 +149,18 @@ class Order:
         self.high_watermarks, self.committed_ends = topics, ends
 
     def kept_rows(self, log_stream: LogStreamID) -> list[CommitRow]:
-        """Every row of the stream that is still here, oldest first."""
+        """All rows of the stream that are still stored, oldest first."""
         return self._rows.get(log_stream, [])
 
     def rows_from(self, log_stream: LogStreamID, begin: LLSN) -> list[CommitRow] | None:
-        """The rows that order `begin` and everything after it, the first one cut there; None if some of them were forgotten."""
+        """The rows that order `begin` and everything after it, the first one cut there; None if some of them were dropped."""
         kept = self._rows.get(log_stream, [])
         if kept and kept[-1].llsn_begin == begin:
-            return kept[-1:]  # nearly always: it lacks the newest row alone
+            return kept[-1:]  # nearly always only the newest row is needed
         if begin >= self.committed_end(log_stream):
             return []
         first = len(kept)
-        while first > 0 and kept[first - 1].llsn_end > begin:  # from the newest back: most often few steps
+        while first > 0 and kept[first - 1].llsn_end > begin:  # backwards from the newest: mostly few steps
             first -= 1
         found = kept[first:]
         if not found or found[0].llsn_begin > begin:
@@ -170,8 +170,8 @@ class Order:
         return found
 
     def base(self, synced_end: Callable[[LogStreamID], LLSN]) -> BaseRecord:
-        """This order in one record, without the rows that every replica has synced. A stream with a replica that is away keeps
-        its own rows and nobody else's."""
+        """This order in one record, without the rows that every replica has synced. A stream with an absent replica keeps its own
+        rows, and no other stream's."""
         streams = []
         for log_stream, end in self.committed_ends.items():
             synced = synced_end(log_stream)
@@ -180,7 +180,7 @@ class Order:
         return BaseRecord(self.version, tuple(self.high_watermarks.items()), tuple(streams))
 
     def glsn_of(self, log_stream: LogStreamID, llsn: LLSN) -> GLSN | None:
-        """Where an ordered entry is, if its row is still here."""
+        """The position of an ordered entry, if its row is still stored."""
         for row in reversed(self._rows.get(log_stream, [])):
             if row.llsn_begin <= llsn:
                 return GLSN(row.glsn_begin + llsn - row.llsn_begin) if llsn < row.llsn_end else None
@@ -195,8 +195,8 @@ class Order:
         newest: GLSN,
         synced_end: Callable[[LogStreamID], LLSN],
     ) -> BaseRecord:
-        """This order, and behind it the rows that nodes reported of positions `begin` to `newest` of a topic, as one
-        base: they lie back to back (laws 3, 4). Before that its streams end at `ends`: not where they end here, if all
+        """This order as one base, extended by the rows that nodes reported for positions `begin` to `newest` of a topic, which
+        must be consecutive (laws 3, 4). Before these, its streams end at `ends`: not where they end here, if everything in
         between is trimmed."""
         grown, version = Order(self.base(lambda _: FIRST_LLSN)), self.version
         glsn = begin
@@ -206,7 +206,7 @@ class Order:
                 grown._rows.pop(log_stream, None)
         for log_stream, row in rows:
             end = grown.committed_end(log_stream)
-            invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
+            invariant(row.glsn_begin == glsn, "law 4: rows of a topic are consecutive", row=row, glsn=glsn)
             invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
             grown.committed_ends[log_stream] = row.llsn_end
             grown._rows.setdefault(log_stream, []).append(row)
@@ -215,16 +215,16 @@ class Order:
             glsn == newest + 1, "law 4: everything up to the newest is reported", reached=glsn, newest=newest
         )
         grown.high_watermarks[topic] = newest
-        # Above every version that a node has seen.
+        # Higher than every version that a node has seen.
         grown.version = version + 1
         return grown.base(synced_end)
 
     def learn(self, base: BaseRecord) -> None:
-        """What `learned` made is durable."""
+        """Adopt the base made by `learned`, which is durable."""
         self._begin_at(base)
 
     def rebase(self, base: BaseRecord) -> None:
-        """The base is durable: forget what it leaves out."""
+        """Drop the rows that a base omits, which is durable."""
         self.base_version = base.version
         self._rows_after_base = 0
         self._rows = {stream.log_stream: list(stream.rows) for stream in base.streams if stream.rows}
@@ -235,7 +235,7 @@ def _before_first(topic: Topic) -> GLSN:
 
 
 def merged_rows(rows: Iterable[CommitRow]) -> list[CommitRow]:
-    """The same order in fewer rows: those that continue exactly where the one before ended become one."""
+    """The same order in fewer rows: a row that continues exactly where the one before ended is merged with it."""
     found: list[CommitRow] = []
     for row in rows:
         if found and row.follows(found[-1]):

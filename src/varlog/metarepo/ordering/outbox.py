@@ -1,7 +1,6 @@
 """[A8] Outbox: which commit rows and topic marks one node in session still lacks.
 
-It remembers positions, not messages: a node that reads slowly costs no memory and gets everything it
-missed in one message.
+It stores positions, not messages: a slow node costs no memory, and gets everything that it missed in one message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Commits
 from varlog.runtime.logging import get_logger, logfmt
 
-# One message stays well below the limit of a frame's message part: a row takes 70 bytes at most.
+# One message stays well below the limit of a frame's message part: a row takes at most 70 bytes.
 ROWS_PER_MESSAGE_MAX: Final = 8_192
 
 _log = get_logger("metarepo")
@@ -36,23 +35,24 @@ class Outbox:
         self._node_name = node_name
         # Number of the newest message, 0 before the first. Moved by `next_message` alone.
         self._serial = 0
-        # The first message is due even if the node lacks nothing: it waits for it. Cleared by `next_message`.
+        # The first message is due even if the node lacks nothing, because the node waits for it. Cleared by `next_message`.
         self._first = True
-        # For each stream of the node the next LLSN to send; None: the node lacks rows that are no longer here, so that only a
-        # sync can help. `begin` and `follow` set it, `next_message` advances it.
+        # Per stream of the node, the next LLSN to send; None: the node lacks rows that are no longer stored here, so that only a
+        # sync helps. `begin` and `follow` set it, `next_message` advances it.
         self._cursors: dict[LogStreamID, int | None] = {}
-        # The streams whose cursor is None, nearly always none: kept beside the cursors because every report asks for it.
+        # The streams whose cursor is None, nearly always none: stored separately because every report queries it.
         self.needs_sync: set[LogStreamID] = set()
         # Streams that may lack rows from their cursor on. `begin` and `add_rows` add, `next_message` removes them.
         self._streams: dict[LogStreamID, None] = {}
         # Rows of the newest cut, of streams that lack nothing else: they begin at the cursor, and are not in `_streams`. Nearly
-        # always the whole next message. `add_rows` sets them, and moves them to `_streams` when more come before a message.
+        # always they are the whole next message. `add_rows` sets them, and moves them to `_streams` if more arrive before a
+        # message.
         self._fresh: list[StreamRows] = []
         # Topics whose mark is to be sent. `add_topic` and `follow` add, `next_message` removes them.
         self._topics: dict[TopicID, None] = {}
 
     def validate(self) -> None:
-        """Check how the fields relate to each other. Looks at every stream: for tests."""
+        """Check how the fields relate to each other. It visits every stream: for tests."""
         cursors, fresh = self._cursors, [log_stream for log_stream, _ in self._fresh]
         invariant(self._first == (self._serial == 0), "the first message has serial 1", serial=self._serial)
         invariant(
@@ -77,7 +77,7 @@ class Outbox:
             )
 
     def begin(self, log_stream: LogStreamID, committed_end: LLSN | None) -> None:
-        """The node's replica of this stream is ordered up to `committed_end`. None: no row can be sent to it."""
+        """Start a stream whose replica on the node is ordered up to `committed_end`. None: no row can be sent to it."""
         self._set_cursor(log_stream, committed_end)
         self._streams[log_stream] = None
 
@@ -89,8 +89,8 @@ class Outbox:
             self.needs_sync.discard(log_stream)
 
     def follow(self, streams: Iterable[LogStream]) -> None:
-        """These are the node's streams now. One that it did not report when the session began is new there, or was lost: a sync
-        fills it, and its reports show that (see `resume`)."""
+        """Set the node's streams. One that it did not report when the session began is new there, or was lost: a sync fills it,
+        and its reports show that (see `resume`)."""
         current = {stream.log_stream: stream for stream in streams}
         for log_stream in [found for found in self._cursors if found not in current]:
             del self._cursors[log_stream]
@@ -107,7 +107,7 @@ class Outbox:
                     _log.info(logfmt("a replica is new on its node: it needs a sync", **facts))
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
-        """A replica that lacked rows reports that it has them (from another replica): continue from there."""
+        """Continue from `rows_synced_end`: a replica that lacked rows reports that it got them from another replica."""
         if (
             log_stream in self.needs_sync
             and self._state.order.rows_from(log_stream, rows_synced_end) is not None
@@ -115,8 +115,8 @@ class Outbox:
             self.begin(log_stream, rows_synced_end)
 
     def add_rows(self, rows: list[StreamRows]) -> None:
-        """The newest rows of some streams. The rows themselves are kept only if the node lacks nothing else of their streams,
-        and only until more rows come; after that the cursors say what it lacks."""
+        """Add the newest rows of some streams. The rows themselves are kept only if the node lacks nothing else of their streams,
+        and only until more rows arrive; after that the cursors show what it lacks."""
         spilled, self._fresh = self._fresh, []
         if spilled:
             self._streams.update((log_stream, None) for log_stream, _ in spilled)
@@ -138,7 +138,7 @@ class Outbox:
         return not (self._first or self._streams or self._fresh or self._topics)
 
     def next_message(self) -> Commits | None:
-        """Everything that the node lacks now, or the oldest part of it if it is too much for one message; None if nothing."""
+        """All rows that the node lacks now, or the oldest of them if they exceed one message; None if it lacks nothing."""
         if self.empty:
             return None
         rows, self._fresh = self._fresh, []
@@ -177,7 +177,7 @@ class Outbox:
                 continue
             found = rows_from(log_stream, LLSN(cursor))
             if found is None:
-                # Sending what comes after the gap would only make the node ask again, forever.
+                # Rows after the gap would only make the node ask again, forever.
                 self._set_cursor(log_stream, None)
                 _log.warning(
                     logfmt(
@@ -192,13 +192,14 @@ class Outbox:
         return lacking
 
     def _mark(self, topic: TopicID, whole: bool) -> TopicMark:
-        """A high watermark means that everything below it was sent; until then only the trim is sent."""
+        """The mark of a topic. A high watermark means that everything up to it was sent; until then (`whole` is False) only the
+        trim is sent."""
         mark = self._state.mark(topic)
         return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
 
 
 def _oldest(lacking: list[StreamRows]) -> list[StreamRows]:
-    """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are sent in version order."""
+    """About ROWS_PER_MESSAGE_MAX of the oldest rows, in whole versions: rows are sent in version order."""
     versions = sorted(row.version for _, found in lacking for row in found)
     newest = versions[ROWS_PER_MESSAGE_MAX - 1]
     parts = (

@@ -1,6 +1,6 @@
 """[A8] NodeSessions: one session per registered node: reports in, commits out.
 
-A task per node dials it, opens the session and sends what the node lacks.
+One task per node connects to it, opens the session and sends what the node lacks.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from varlog.runtime.tasks import Tasks
 
 CONNECT_TIMEOUT_S: Final = 3.0
 OPEN_TIMEOUT_S: Final = 10.0
-# After this many messages a session waits until the connection has room again; what comes meanwhile goes out merged.
+# After this many messages a session waits until the connection has space again; what accumulates meanwhile is sent merged.
 MESSAGES_BEFORE_PAUSE: Final = 64
-# Reports may overtake the task that opens the session, by a turn of the loop.
+# Reports may overtake the task that opens the session by one turn of the loop.
 EARLY_REPORTS_MAX: Final = 1_000
 
 _log = get_logger("metarepo")
@@ -48,7 +48,7 @@ _log = get_logger("metarepo")
 
 @dataclass(slots=True)
 class _Link:
-    """One connection's session. What arrives before the session is begun waits in `early`."""
+    """The session over one connection. Messages that arrive before the session has begun wait in `early`."""
 
     outbox: Outbox
     early: list[Reports | RequestLease]
@@ -60,7 +60,7 @@ class _Link:
 
 @dataclass(slots=True)
 class _TrimWait:
-    """A request waits until the node has applied a trim. `serial` is None until the mark was sent."""
+    """A request that waits until the node has applied a trim. `serial` is None until the mark was sent."""
 
     topic: TopicID
     serial: int | None
@@ -79,7 +79,7 @@ class NodeSession:
         self._trims_sent: dict[TopicID, tuple[int, GLSN]] = {}
         self._trims_applied: dict[TopicID, GLSN] = {}
         self._logged_trouble = ""
-        # Of the copy of the view that the node has, or was sent.
+        # The revision of the view copy that the node has, or was sent.
         self.view_revision = 0
 
     @property
@@ -150,16 +150,17 @@ class NodeSession:
     # --- begin and end -------------------------------------------------------------------------------------------------
 
     def _begin(self, link: _Link, opened: OpenSessionReply) -> None:
-        """From what the node has to what it lacks. Its first message is sent even if it lacks nothing: the node waits for that."""
+        """Start sending, from what the node has. The first message is sent even if the node lacks nothing: the node waits for
+        it."""
         state, reports = self._parts.state, self._parts.reports
-        # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
+        # This comes first: what the node knows of the order may stop a topic, before any of its reports count.
         self._parts.owner.session_opened(self.node.node, opened)
         registered = state.streams_on.get(self.node.node, {})
         held = Counter(point.topic for point in opened.replicas)
         for point in opened.replicas:
             stream = registered.get(point.log_stream)
             if stream is None:
-                continue  # not in the view: no report of it counts, and no row is for it
+                continue  # not in the view: its reports do not count, and it gets no rows
             alone = state.is_alone(stream) and held[stream.topic] == 1
             ahead = point.committed_end > state.order.committed_end(point.log_stream)
             if alone or not ahead:
@@ -188,14 +189,14 @@ class NodeSession:
             self._parts.commits.wake()
 
     async def ask(self, request: Message) -> tuple[Message, bytearray]:
-        """Call the node in session."""
+        """Send a request to the node in session."""
         link = self._link
         if link is None or link.connection is None:
             raise Unavailable(f"node {self.node.node} is not in session")
         return await link.connection.call(request, timeout_s=OPEN_TIMEOUT_S)
 
     def restart(self) -> None:
-        """The session starts again, from what is known now."""
+        """Restart the session, from what is known now."""
         if self._link is not None and self._link.connection is not None:
             self._link.connection.close()
 
@@ -211,7 +212,7 @@ class NodeSession:
             wait.left()
 
     def _log_trouble(self, error: VarlogError) -> None:
-        """Log it once, not at every attempt."""
+        """Log a problem once, not at every attempt."""
         if (trouble := str(error)) != self._logged_trouble:
             self._logged_trouble = trouble
             _log.warning(logfmt("no session", node=self.node.node, address=self.node.address, why=trouble))
@@ -227,7 +228,7 @@ class NodeSession:
         elif len(link.early) < EARLY_REPORTS_MAX:
             link.early.append(message)
         else:
-            raise InvalidRequest("reports come before the session is opened")
+            raise InvalidRequest("reports arrived before the session was opened")
 
     def _handle_message(self, link: _Link, message: Reports | RequestLease) -> None:
         if isinstance(message, Reports):
@@ -236,14 +237,14 @@ class NodeSession:
             self._parts.leases.asked(self.node.node, message)
 
     def send_lease(self, lease: LeaseReply) -> None:
-        """R-SEQ-13: few and small, so they do not wait for other messages."""
+        """R-SEQ-13: leases are few and small, so they do not wait for other messages."""
         link = self._link
         if link is not None and link.begun and link.connection is not None:
-            with suppress(ConnectionLost):  # the session's task sees it as well
+            with suppress(ConnectionLost):  # the session's task detects it as well
                 link.connection.send(lease)
 
     def _record_reports(self, link: _Link, message: Reports) -> None:
-        """[A7] Into the table. A stream that is not registered on this node is not for it to report (law 2)."""
+        """[A7] Record reports in the table. A stream that is not registered on this node is ignored (law 2)."""
         registered = self._parts.state.streams_on.get(self.node.node, {})
         taken = [report for report in message.reports if report.log_stream in registered]
         self._parts.reports.record(self.node.node, taken)
@@ -254,7 +255,7 @@ class NodeSession:
             self.flush()
         if message.marks_applied and (self._trims_sent or self._trim_waits):
             self._trims_confirmed(message.marks_applied)
-        # While a commit is in progress, the next one considers what came meanwhile by itself.
+        # While a commit is in progress, the next one considers new reports by itself.
         if self._parts.commits.asleep() and self._parts.state.may_order(self._parts.reports, taken):
             self._parts.commits.wake()
 
@@ -269,14 +270,14 @@ class NodeSession:
             self._link.outbox.add_topic(topic)
 
     def adopt_view(self) -> None:
-        """Streams came to this node, or left it."""
+        """Update the node's streams after a view change."""
         link = self._link
         if link is not None and link.begun:
             link.outbox.follow(self._parts.state.streams_on.get(self.node.node, {}).values())
             self.flush()
 
     def flush(self) -> None:
-        """Send what the node lacks, unless its connection is full: then it goes out, merged, when there is room."""
+        """Send what the node lacks, unless its connection is full: then it is sent, merged, when there is space."""
         link = self._link
         if link is None or not link.begun or link.paused or link.connection is None:
             return
@@ -286,7 +287,7 @@ class NodeSession:
         try:
             link.connection.send(message)
         except ConnectionLost:
-            return  # the session's task sees it as well
+            return  # the session's task detects it as well
         for mark in message.marks:
             # The first message that carries a trim is the one to be confirmed.
             sent = self._trims_sent.get(mark.topic, (0, NO_GLSN))[1]
@@ -301,17 +302,18 @@ class NodeSession:
             self._wake.set()
 
     def send_view(self, revision: int, content: bytes) -> None:
-        """A copy of the view, to be kept by the node."""
+        """Send a copy of the view, for the node to store."""
         link = self._link
         if link is not None and link.begun and link.connection is not None:
-            with suppress(ConnectionLost):  # the session's task sees it as well
+            with suppress(ConnectionLost):  # the session's task detects it as well
                 link.connection.send(KeepView(revision), content)
                 self.view_revision = revision
 
     # --- trims -----------------------------------------------------------------------------------------------------------
 
     def await_trim(self, topic: TopicID, glsn: GLSN, left: Callable[[], None]) -> bool:
-        """True if `left` will be called once the node has applied the trim, or its session has ended; False if it has already."""
+        """True if `left` will be called once the node has applied the trim or its session has ended; False if it has applied it
+        already."""
         if not self.is_open or self._trims_applied.get(topic, NO_GLSN) >= glsn:
             return False
         self._trim_waits.append(_TrimWait(topic, None, left))
@@ -333,23 +335,23 @@ class NodeSession:
 
 
 class SessionOwner(Protocol):
-    """The leader term whose sessions these are: it is notified of what concerns more than one session."""
+    """The leader term that owns these sessions: it is notified of what concerns more than one session."""
 
     @property
     def term(self) -> int: ...
 
     def session_opened(self, node: NodeID, opened: OpenSessionReply) -> None:
-        """Called with what a node knows as its session begins, before anything that it reports counts."""
+        """Called with what a node knows when its session begins, before any of its reports count."""
         ...
 
     def session_ended(self, node: NodeID) -> None: ...
 
     def raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
-        """A node has ids that were never given out here."""
+        """Called if a node has ids that were never assigned here."""
         ...
 
     def term_over(self, node: NodeID, stale: StaleTerm) -> None:
-        """A node has seen a newer term, or another opening of the store in this term."""
+        """Called if a node has seen a newer term, or another opening of the store in this term."""
         ...
 
 
@@ -383,13 +385,13 @@ class NodeSessions:
         return any(found == node and session.is_open for found, session in self._sessions.items())
 
     def applied(self, cut: Cut | None, before: ClusterView) -> None:
-        """Send the nodes what the last commit changed, each only of its own streams and topics."""
+        """Send the nodes what the last commit changed, to each only its own streams and topics."""
         state = self._parts.state
         if state.view is not before:
             self.follow_view()
         touched: dict[NodeID, list[StreamRows]] = {}
         for topic_cut in cut.topics if cut is not None else ():
-            # Streams before topics, and so each stream's primary before its backups: its client waits for this message.
+            # Streams before topics, so that each stream's primary comes before its backups: its client waits for this message.
             for log_stream, row in topic_cut.rows:
                 if (stream := state.streams.get(log_stream)) is not None:
                     new = (log_stream, (row,))
@@ -407,7 +409,7 @@ class NodeSessions:
                 session.flush()
 
     def follow_view(self) -> None:
-        """A session for every registered node at its address, and for no other."""
+        """Keep a session for every registered node at its address, and for no other."""
         self._parts.view_due.set()
         nodes = {found.node: found for found in self._parts.state.view.nodes}
         for node, session in list(self._sessions.items()):
@@ -423,13 +425,13 @@ class NodeSessions:
                 self._running[node] = self._tasks.spawn(f"session/{node}", session.run())
 
     def without_view(self, revision: int) -> list[NodeSession]:
-        """Those whose node has no copy of the view of this revision."""
+        """The sessions whose node has no copy of the view of this revision."""
         return [
             found for found in self._sessions.values() if found.is_open and found.view_revision != revision
         ]
 
     def send_lease(self, node: NodeID, lease: LeaseReply) -> None:
-        """To a node in session; one that is not will ask."""
+        """Send a lease to a node in session; a node without one will ask."""
         if (session := self._sessions.get(node)) is not None:
             session.send_lease(lease)
 
@@ -439,7 +441,7 @@ class NodeSessions:
         return await session.ask(request)
 
     def restart(self, nodes: tuple[NodeID, ...]) -> None:
-        """Sessions with these nodes start again."""
+        """Restart the sessions with these nodes."""
         for node in nodes:
             if (session := self._sessions.get(node)) is not None:
                 session.restart()
@@ -452,7 +454,7 @@ class NodeSessions:
             task.cancel()
 
     def await_trim(self, topic: TopicID, glsn: GLSN, done: Callable[[], None]) -> None:
-        """Call `done` once every node in session that holds the topic has applied the trim, or left."""
+        """Call `done` once every node in session that stores the topic has applied the trim, or left."""
         waiting = 1
 
         def left() -> None:

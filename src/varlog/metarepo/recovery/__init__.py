@@ -1,1 +1,1 @@
-"""What is known of the order outside the store, and how a lost store is rebuilt."""
+"""What is known of the order outside the store, and the rebuild of a lost store."""

@@ -1,8 +1,8 @@
-"""A consistent copy of a running repository's metadata, read back.
+"""Backup: a consistent copy of a running repository's metadata.
 
-The state in memory is exactly what is durable, whatever part of it is in the journal alone: so the copy is made of it,
-between two commits, as one base record and the members. Put in the place of a store that is lost, a copy is an older
-repository: nodes know the order better, and its topics stop until that is taken from them (`varlog topic adopt-order`).
+The state in memory is exactly what is durable, even if part of it is in the journal alone. So the copy is made from it, between two
+commits, as one base record and the members. Restored in place of a lost store, a copy is an older repository: nodes know the order
+better, and its topics stop until the order is adopted from them (`varlog topic adopt-order`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 def items_at(state: RepositoryState, term: int) -> dict[str, bytes]:
-    """What a store would hold of this state. Its own terms begin again: those that nodes have seen are counted beside them."""
+    """The items that a store would hold for this state. Its own terms start again: those that nodes have seen are added to them."""
     base = state.order.base(lambda log_stream: FIRST_LLSN)
     return records.items_of(replace(state.members, terms_lost=term), base)
 
 
 class BackupService:
-    """Answers GetBackup. One copy at a time is held, while it is fetched piece by piece."""
+    """Answers GetBackup. It holds one copy at a time, while it is fetched piece by piece."""
 
     def __init__(self, state: RepositoryState, term: Callable[[], int]) -> None:
         self._state = state
@@ -52,12 +52,14 @@ class BackupService:
 
     def _get(self, call: Call | None, request: GetBackup, payload: bytearray) -> None:
         if call is None:
-            raise InvalidRequest("the metadata repository takes requests, and no one-way messages")
+            raise InvalidRequest("the metadata repository accepts requests, not one-way messages")
         if request.offset == 0:
             self._stamp += 1
             self._content = msgspec.msgpack.encode(items_at(self._state, self._term()))
         elif request.stamp != self._stamp or not 0 < request.offset < len(self._content):
-            raise PreconditionFailed("this copy is not held any more, another one was begun: begin again")
+            raise PreconditionFailed(
+                "this copy is no longer available, because another one was started: start again"
+            )
         content, total = self._content, len(self._content)
         piece = content[request.offset : request.offset + PIECE_BYTES]
         if request.offset + len(piece) == total:
@@ -67,14 +69,14 @@ class BackupService:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a copy holds."""
+    """The content of a copy."""
 
     term: int
     state: RepositoryState
 
 
 async def fetch_backup(transport: Transport, repository: str) -> dict[str, bytes]:
-    """The items of the repository that leads."""
+    """Fetch the items of the repository that leads."""
     pool = ConnectionPool(transport, owner="backup")
     try:
         leader = LeaderClient(pool, repository)
@@ -95,7 +97,7 @@ async def fetch_backup(transport: Transport, repository: str) -> dict[str, bytes
 
 
 async def read_store(store: MetadataStore) -> dict[str, bytes]:
-    """The items of a repository that does not run. Opening it takes a term, as a start would."""
+    """Read the items of a repository that does not run. Opening its store begins a term, as a start would."""
     opened = await store.open()
     await store.close()
     if not opened.items:
@@ -106,7 +108,7 @@ async def read_store(store: MetadataStore) -> dict[str, bytes]:
 
 
 async def write_backup(items: dict[str, bytes], store: MetadataStore) -> Backup:
-    """Into a store that must be empty; read back."""
+    """Write the items to a store, which must be empty, and read them back."""
     opened = await store.open()
     try:
         if opened.items:

@@ -1,9 +1,9 @@
 """Rebuild of the repository's state from what storage nodes hold. No I/O.
 
-Nothing is guessed. A position is taken over if a commit row of some replica says where it is, and only if every
-position above the trim point is said, once, without a contradiction (laws 3, 4). What is not proven is a problem of its
-topic: it is listed, and stops the recovery unless that topic is left out. Streams come back sealed, in an epoch above
-all that were seen, at what is proven.
+Nothing is guessed. A position is restored only if a commit row of some replica maps it, and only if every position above the trim
+point is mapped once, without a contradiction (laws 3, 4). What is not proven is a problem of its topic: it is listed, and stops
+the recovery unless that topic is left out. Streams are restored sealed, in an epoch above all that were seen, at the end that is
+proven.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from varlog.model.projection import Projection, Proposal
 from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, UnitStatus
 from varlog.storage.view_copy import ViewCopy
 
-# Ids that were given out after the newest copy of the view was made are fewer.
+# An upper bound for the ids that were assigned after the newest copy of the view was made.
 LOST_IDS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
-    """What one storage node said. `epochs`: of the newest projection of each sequenced topic that it knows. `rows`: of each
-    of its replicas, from the oldest on; a replica that cannot be read has none. `proposed`: projections that were about to be
-    made."""
+    """What one storage node reported. `epochs`: the epoch of the newest projection that it knows, per sequenced topic. `rows`:
+    the commit rows of each of its replicas, from the oldest on; an unreadable replica has none. `proposed`: projections that were
+    about to take effect."""
 
     address: str
     status: NodeStatus
@@ -54,7 +54,7 @@ class NodeEvidence:
 
 @dataclass(slots=True)
 class TopicFound:
-    """What was found of one topic. With `problems` it cannot be taken over; `notes` are for the operator to know."""
+    """What was found of one topic. With `problems` it cannot be restored; `notes` are information for the operator."""
 
     topic: Topic
     high_watermark: GLSN = NO_GLSN
@@ -69,7 +69,7 @@ class TopicFound:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What would be written. `problems`: of the whole; nothing can be written while there are any, here or in a topic
+    """What would be written. `problems` concern the whole cluster; nothing can be written while there are any, here or in a topic
     that is not left out."""
 
     members: Members
@@ -87,8 +87,8 @@ class Rebuilt:
 def rebuild(
     nodes: Sequence[NodeEvidence], leave_out: Collection[str] = (), lost: Collection[NodeID] = ()
 ) -> Rebuilt:
-    """The state that the nodes prove. `leave_out`: names or ids of topics; their data stay on the nodes. `lost`: nodes
-    that will not come back, by the operator's word."""
+    """The state that the nodes prove. `leave_out`: names or ids of topics; their data stays on the nodes. `lost`: nodes that the
+    operator has declared lost."""
     problems = _cluster_problems(nodes)
     notes: list[str] = []
     copies = [found.copy for found in nodes if found.copy is not None]
@@ -109,7 +109,7 @@ def rebuild(
         if node.node not in answering and node.node not in lost:
             problems.append(
                 f"storage node {node.node} at {node.address} was not asked or does not answer: what it alone knows is not proven; "
-                f"start it, or say that it will not come back (--lost-node {node.node})"
+                f"start it, or declare that it will not come back (--lost-node {node.node})"
             )
     topics = []
     for topic in view.topics:
@@ -164,8 +164,8 @@ def _cluster_problems(nodes: Sequence[NodeEvidence]) -> list[str]:
         uuids.setdefault(found.status.cluster_uuid, []).append(found.node)
         if found.in_session:
             problems.append(
-                f"storage node {found.node} is in session with a metadata repository: that one knows more; stop it first if it is "
-                "to be replaced. If its machine is gone, restart the node: it then sees that"
+                f"storage node {found.node} is in session with a metadata repository, which knows more; stop that one first if it "
+                "is to be replaced. If the repository's machine is gone, restart the node: it then notices"
             )
     if NO_UUID in uuids:
         problems.append(
@@ -203,7 +203,7 @@ def _committed(topic: Topic, streams: Sequence[LogStream], nodes: Sequence[NodeE
     joined = join(GLSN(max(trimmed + 1, topic.first)), newest_known, {}, reported)
     made = TopicFound(changed(topic, trimmed=trimmed), GLSN(joined.end - 1), version=joined.version)
     made.problems += [
-        f"positions {begin} to {end - 1}: no node that answers says where they are"
+        f"positions {begin} to {end - 1}: no answering node knows where they are"
         for begin, end in joined.missing
     ]
     made.problems += joined.conflicts
@@ -220,7 +220,7 @@ def _committed(topic: Topic, streams: Sequence[LogStream], nodes: Sequence[NodeE
 def _stream(
     made: TopicFound, stream: LogStream, nodes: Sequence[NodeEvidence], rows: list[CommitRow]
 ) -> None:
-    """One stream of a committed topic: sealed at the newest end that a replica has, in an epoch above all of them."""
+    """Restore one stream of a committed topic: sealed at the newest end of a replica, in an epoch above all of them."""
     name = f"log stream {stream.log_stream}"
     found = {
         one.node: replica
@@ -246,7 +246,7 @@ def _stream(
     tail = max(replica.durable_end for replica in sound.values()) - end
     if tail > 0:
         made.notes.append(
-            f"{name}: {tail} entries behind entry {end - 1} were written and not ordered, so none was acknowledged: they are cut"
+            f"{name}: {tail} entries after entry {end - 1} were written and not ordered, so none was acknowledged: they are cut"
         )
     epoch = max(stream.epoch, *(replica.epoch for replica in sound.values()))
     sealed = changed(
@@ -264,13 +264,14 @@ def _stream(
 
 
 def _is_readable(replica: ReplicaStatus) -> bool:
-    """A frozen one that was opened still reports what it has; one that could not be opened is in no epoch."""
+    """Whether a replica can be read. A frozen one that was opened still reports what it has; one that could not be opened has no
+    epoch."""
     return replica.state is not ReplicaState.FROZEN or replica.epoch > NO_EPOCH
 
 
 def _replicas(stream: LogStream, sound: Mapping[NodeID, ReplicaStatus], epoch: Epoch) -> tuple[NodeID, ...]:
-    """Those of the copy of the view. Where a replica is in a newer epoch, its set may have changed since: then those
-    that are in the newest epoch, which hold everything that was ordered in it (law 2)."""
+    """The replicas by the copy of the view. If a replica is in a newer epoch, the set may have changed since: then the replicas
+    in the newest epoch, which store everything that was ordered in it (law 2)."""
     if epoch <= stream.epoch:
         return stream.replicas
     newest = [node for node, replica in sound.items() if replica.epoch == epoch]
@@ -283,8 +284,8 @@ def _replicas(stream: LogStream, sound: Mapping[NodeID, ReplicaStatus], epoch: E
 
 @dataclass(frozen=True, slots=True)
 class ProjectionFound:
-    """The newest projection of a sequenced topic that a node keeps a copy of. `source`: None if the repository has it itself.
-    `needed`: nodes of its chains that have not answered, without which it is not proven that there is no newer one."""
+    """The newest projection of a sequenced topic of which a node has a copy. `source`: None if the repository has it itself.
+    `needed`: nodes of its chains that have not answered, without which a newer projection cannot be ruled out."""
 
     found: TopicFound
     copy: ViewCopy
