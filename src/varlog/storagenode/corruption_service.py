@@ -56,8 +56,8 @@ class CorruptionService:
         self._scrubs = config.scrub_bytes_per_s > 0
 
     def start(self) -> None:
-        _ = self._tasks.spawn("scrub", self._scrub.run())
-        _ = self._tasks.spawn("unit-scrub", self._unit_scrub.run())
+        _ = self._tasks.spawn("scrub", self._scrub.loop.run())
+        _ = self._tasks.spawn("unit-scrub", self._unit_scrub.loop.run())
         if self._scrubs:
             _ = self._tasks.spawn("names", self._watch_names())
 
@@ -77,12 +77,12 @@ class CorruptionService:
 
     def check_soon(self) -> None:
         """A replica or unit has met bytes that may be damaged."""
-        self._scrub.check_soon()
-        self._unit_scrub.check_soon()
+        self._scrub.loop.check_soon()
+        self._unit_scrub.loop.check_soon()
 
     def unit_added(self) -> None:
         """The scrub of a node without units waits for the first."""
-        self._unit_scrub.check_soon()
+        self._unit_scrub.loop.check_soon()
 
     def check_entries(self, call: Call, request: CheckEntries) -> None:
         """A reader's report is not trusted, but checked."""

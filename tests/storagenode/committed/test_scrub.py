@@ -461,7 +461,7 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
 
     examine = LogStore.examine
     monkeypatch.setattr(LogStore, "examine", spy)
-    monkeypatch.setattr("varlog.storagenode.committed.scrub.SCRUB_FIRST_PASS_S", 0.01)
+    monkeypatch.setattr("varlog.storagenode.scrub_loop.SCRUB_FIRST_PASS_S", 0.01)
     monkeypatch.setattr("varlog.storagenode.committed.scrub.SCRUB_CHUNK_BYTES", 1000)
 
     async def story(bench: Bench) -> None:
@@ -513,14 +513,14 @@ def test_the_scrub_keeps_to_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyP
         slept.append(delay)
         await sleep(0)
 
-    monkeypatch.setattr("varlog.storagenode.committed.scrub.asyncio.sleep", count)
+    monkeypatch.setattr("varlog.storagenode.scrub_loop.asyncio.sleep", count)
 
     async def story(bench: Bench) -> None:
         await bench.start(1, scrub_bytes_per_s=0)
         await filled(bench, 1)
         slept.clear()
         scrub = bench.nodes[1]._corruption_service._scrub
-        scrub._bytes_per_s = 1000
+        scrub.loop._bytes_per_s = 1000
         await scrub._pass()
         written = sum(map(len, segments(bench, 1).values()))
         assert sum(slept) * 1000 == pytest.approx(written, rel=0.5)

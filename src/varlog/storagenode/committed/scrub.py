@@ -1,31 +1,30 @@
 """Scrub: slowly reads and checks every replica of a node.
 
-Where a reader met damage it checks first. One pass over all replicas at most every `interval_s`; between passes it sleeps. The
-chunks are small, one at a time, in a worker of its own, so that no reader and no append waits behind it. What is in the page
-cache is checked there: the disk below is checked in a later pass.
+Its `loop` decides when. The chunks are small, one at a time, in a worker of its own, so that no reader and no append waits behind
+it. What is in the page cache is checked there: the disk below is checked in a later pass.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 
 from varlog.model.errors import NotWritten, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
-from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES, SCRUB_FIRST_PASS_S, SCRUB_INTERVAL_S_MIN
+from varlog.model.limits import SCRUB_CHUNK_BYTES
 from varlog.model.lsn import LLSN
 from varlog.model.status import ReplicaState
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.committed.replica import Replica
+from varlog.storagenode.scrub_loop import ScrubLoop
 
 _log = get_logger("scrub")
 
 
 class Scrub:
-    """`bytes_per_s` 0: no passes; what readers reported is checked all the same."""
+    """The passes over all replicas, and the checks of what readers reported."""
 
     def __init__(
         self,
@@ -38,36 +37,7 @@ class Scrub:
         self._replicas = replicas
         self._worker = worker
         self._entropy = environment.entropy
-        self._passes = bytes_per_s > 0
-        self._bytes_per_s = bytes_per_s or SCRUB_BYTES_PER_S
-        self._interval_s = max(interval_s, SCRUB_INTERVAL_S_MIN)
-        self._suspicion = asyncio.Event()
-
-    def check_soon(self) -> None:
-        """A replica has suspicions."""
-        self._suspicion.set()
-
-    async def run(self) -> None:
-        """Runs forever."""
-        now = asyncio.get_running_loop().time
-        due = now() + min(SCRUB_FIRST_PASS_S, self._interval_s)
-        while True:
-            await self._check_suspected()
-            if self._passes and now() >= due:
-                due = now() + self._interval_s
-                await self._pass()
-            else:
-                await self._wait(due - now())
-
-    async def _wait(self, seconds: float) -> None:
-        if not self._passes:
-            await self._suspicion.wait()
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._suspicion.wait()
-        except TimeoutError:
-            pass
+        self.loop = ScrubLoop(replicas, self._pass, self._check, bytes_per_s, interval_s)
 
     async def _pass(self) -> None:
         """Every replica once, beginning with a random one: a node that restarts often still checks all of them."""
@@ -79,16 +49,9 @@ class Scrub:
                 with contextlib.suppress(Unavailable):  # it is closed: another one may replace it
                     await replica.scrub_metadata()
                 store = replica.store
-                await self._check(replica, store.oldest_llsn, store.committed_end, suspected=False)
+                await self._check(replica, store.oldest_llsn, store.committed_end)
 
-    async def _check_suspected(self) -> None:
-        """What readers reported, in every replica."""
-        self._suspicion.clear()
-        for replica in list(self._replicas.values()):
-            while (suspected := replica.suspected.pop_first()) is not None:
-                await self._check(replica, *suspected, suspected=True)
-
-    async def _check(self, replica: Replica, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
+    async def _check(self, replica: Replica, begin: LLSN, end: LLSN) -> None:
         """Check the entries [begin, end), as far as they exist, at the allowed rate."""
         llsn = begin
         while llsn < end and self._replicas.get(replica.log_stream) is replica:
@@ -101,9 +64,7 @@ class Scrub:
                 continue
             except (NotWritten, Unavailable):
                 return
-            await asyncio.sleep(size / self._bytes_per_s)
-            if not suspected and self._suspicion.is_set():
-                await self._check_suspected()
+            await self.loop.pace(size)
 
     async def _check_chunk(self, replica: Replica, llsn: LLSN) -> tuple[LLSN, int]:
         """Check the next chunk; returns where to continue, and the bytes checked."""
