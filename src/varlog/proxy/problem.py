@@ -61,6 +61,10 @@ _ANSWERS: dict[type[model.VarlogError], tuple[int, str]] = {
     model.UnknownLogStream: (404, "See GET /v1/log-streams."),
     model.NotInCluster: (502, "Start the proxy with the address of the right cluster."),
     model.Sealed: (503, "Append to another log stream or without naming one, or unseal it."),
+    model.TopicStopped: (
+        503,
+        "An operator must act: `varlog topic adopt-order` shows what is missing; with --yes the topic continues.",
+    ),
     model.Rejected: (503, _LATER),
     model.OutcomeUnknown: (504, "Check whether it is in the log before you repeat it."),
     ChangeUnknown: (504, "See GET /v1/status; repeating the request is harmless."),
