@@ -295,7 +295,7 @@ class ProjectionFound:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A projection, and in whose copy of the view it is; None: the repository's."""
+    """A projection, and the node whose copy of the view contains it; None: the repository's own."""
 
     node: NodeID | None
     copy: ViewCopy
@@ -308,8 +308,8 @@ class _Held:
 
 
 def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> ProjectionFound:
-    """For a repository that runs, and has lost projections of `topic`. The next projection takes effect once a node of
-    every chain of this one was sealed for it: if all nodes of one chain have answered, and none knows of a newer one,
+    """Find the newest projection of `topic` for a running repository that has lost projections. The next projection takes effect
+    once a node of every chain of this one was sealed for it: if all nodes of one chain have answered, and none knows a newer one,
     this is the newest."""
     copies = [(None, ours), *((one.node, one.copy) for one in nodes if one.copy is not None)]
     held = [
@@ -344,12 +344,12 @@ def _newest_known(topic: TopicID, nodes: Sequence[NodeEvidence]) -> Epoch:
 
 
 def _proposed(copy: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> tuple[NodeID, ViewCopy] | None:
-    """If a node knows of a projection that no copy of the view has: the copy with it, and which node kept it before it was
-    made. None: it is not needed, or nobody has it.
+    """If a node knows a projection that no copy of the view has: the copy with it, and the node that stored it before it took
+    effect. None: it is not needed, or no node has it.
 
-    A proposal may have come to nothing. It is right to take the newest one all the same: it follows the newest
-    projection that was made, whose units were sealed for it, so that nothing was written by that one since. Another one
-    that was made in its place has a later proposal, on a node of each of its chains. So every node has to answer first.
+    A proposal may have failed. Adopting the newest one is correct all the same: it follows the newest projection that took effect,
+    whose units were sealed for it, so that nothing was written under that one since. If another projection took effect in its
+    place, a later proposal exists on a node of each of its chains. So every node has to answer first.
     """
     held, known = copy.view.projection(topic.topic), _newest_known(topic.topic, nodes)
     kept = [
@@ -365,7 +365,7 @@ def _proposed(copy: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> tu
 
 
 def _with_proposal(copy: ViewCopy, topic: Topic, proposal: Proposal) -> ViewCopy:
-    """The copy as the repository would have sent it, had it made this projection."""
+    """The copy that the repository would have sent if this projection had taken effect."""
     view, made = copy.view, proposal.projection
     known = {stream.log_stream for stream in view.streams}
     lost = [
@@ -386,7 +386,7 @@ def _with_proposal(copy: ViewCopy, topic: Topic, proposal: Proposal) -> ViewCopy
 
 
 def _fork(newest: _Held, other: _Held) -> str:
-    """Why one projection did not come out of the other; "" if nothing says so."""
+    """Why one projection cannot descend from the other; "" if nothing contradicts that."""
     epoch = other.projection.epoch
     made, other_term = term_of(newest.topic, epoch), term_of(other.topic, epoch)
     same = other.projection == newest.projection or epoch < newest.projection.epoch
@@ -400,7 +400,7 @@ def _fork(newest: _Held, other: _Held) -> str:
 
 
 def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> TopicFound:
-    """Its positions are where its projection says; the units hold the rest. The projection must be the newest there was."""
+    """Restore a sequenced topic. Its projection maps its positions; the units store the rest. It must be the newest projection."""
     view = copy.view
     projection, streams = view.projection(topic.topic), view.streams_of(topic.topic)
     made = TopicFound(topic, streams=streams, projection=projection)
@@ -427,7 +427,7 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
             made.problems.append(
                 f"log stream {stream.log_stream}: none of its units (nodes {list(stream.replicas)}) can be read"
             )
-    # A seal that came to nothing leaves units in a newer epoch than any projection: the next one is above.
+    # A seal without a projection leaves units in a newer epoch than any projection: the next one must be above.
     epoch = max([projection.epoch, *(unit.epoch for unit in units)])
     made.projection = changed(projection, epoch=epoch)
     newest = [
@@ -443,7 +443,7 @@ def _is_lost(unit: UnitStatus) -> bool:
     return unit.epoch == NO_EPOCH and bool(unit.trouble)
 
 
-# --- around them ------------------------------------------------------------------------------------------------------------
+# --- the rest of the cluster ------------------------------------------------------------------------------------------------
 
 
 def _strange(
@@ -455,7 +455,7 @@ def _strange(
     problems: list[str],
     notes: list[str],
 ) -> list[LogStreamID]:
-    """Replicas and units of streams that the copy does not have: left over from before it was made, or newer. None is touched."""
+    """List replicas and units of streams that the copy lacks: they are older than it, or newer. None of them is changed."""
     seen: dict[LogStreamID, tuple[TopicID, list[NodeID]]] = {}
     for found in nodes:
         held = [(one.log_stream, one.topic, one.epoch) for one in found.status.replicas]
@@ -480,7 +480,7 @@ def _strange(
 
 
 def _next_ids(copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> tuple[TopicID, LogStreamID]:
-    """Above everything that is seen, and above what was given out since the copy was made and is not seen."""
+    """Ids above all that are seen, and above those that were assigned since the copy was made and are not seen."""
     topic = max([copy.next_topic - 1, *(found.status.largest_topic for found in nodes)])
     log_stream = max([copy.next_log_stream - 1, *(found.status.largest_log_stream for found in nodes)])
     return TopicID(topic + LOST_IDS_MAX), LogStreamID(log_stream + LOST_IDS_MAX)
@@ -489,8 +489,8 @@ def _next_ids(copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> tuple[TopicID, L
 def _nodes(
     view: ClusterView, nodes: Sequence[NodeEvidence], lost: Collection[NodeID], topics: Sequence[TopicFound]
 ) -> tuple[StorageNode, ...]:
-    """Those of the copy, at the addresses where they answer, and those that have come since. A lost one stays while a
-    stream names it: the manager replaces it."""
+    """The nodes of the copy, at the addresses where they answer, and nodes added since. A lost one stays while a stream names it:
+    the manager replaces it."""
     named = {node for found in topics for stream in found.streams for node in stream.replicas}
     found = {one.node: one for one in view.nodes if one.node not in lost or one.node in named}
     for one in nodes:
@@ -499,7 +499,7 @@ def _nodes(
 
 
 def _ranges(found: Iterable[tuple[int, int]]) -> tuple[tuple[LogStreamID, LogStreamID], ...]:
-    """The same ids in fewer ranges, rising."""
+    """The same ids in fewer ranges, ascending."""
     made: list[tuple[int, int]] = []
     for begin, end in sorted(one for one in found if one[0] < one[1]):
         if made and begin <= made[-1][1]:

@@ -1,4 +1,4 @@
-"""`vmr recover`: a lost metadata repository is rebuilt from the nodes."""
+"""`vmr recover`: rebuilds a lost metadata repository from the nodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Ask = Callable[[Message], Awaitable[tuple[Message, bytearray]]]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found, and which nodes did not answer (address, why)."""
+    """What was found, and which nodes did not answer (address, reason)."""
 
     rebuilt: Rebuilt
     nodes: tuple[NodeEvidence, ...]
@@ -59,7 +59,7 @@ async def find_recovery(
     leave_out: Collection[str] = (),
     lost: Collection[NodeID] = (),
 ) -> Recovery:
-    """Ask the nodes, and say what could be rebuilt from them. Changes nothing."""
+    """Query the nodes, and report what could be rebuilt from them. Changes nothing."""
     answers = await asyncio.gather(*(_asked(transport, address) for address in addresses))
     nodes = tuple(answer for answer in answers if isinstance(answer, NodeEvidence))
     silent = tuple(answer for answer in answers if not isinstance(answer, NodeEvidence))
@@ -67,7 +67,7 @@ async def find_recovery(
 
 
 async def write_store(rebuilt: Rebuilt, store: MetadataStore) -> None:
-    """Into a store that must be empty; read back before it counts. Refused where something is not proven."""
+    """Write the rebuilt state to a store, which must be empty, and read it back. Refused if something is not proven."""
     if rebuilt.stops:
         raise PreconditionFailed("not everything is proven: nothing was written")
     opened = await store.open()
@@ -82,7 +82,7 @@ async def write_store(rebuilt: Rebuilt, store: MetadataStore) -> None:
 
 
 async def check_store(store: MetadataStore, written: dict[str, bytes]) -> states.RepositoryState:
-    """Open the store again: it must hold exactly what was written, and be what a repository can start with."""
+    """Open the store again: it must hold exactly what was written, and a repository must be able to start with it."""
     opened = await store.open()
     await store.close()
     if opened.items != written:
@@ -106,7 +106,7 @@ async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str
 
 
 async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEvidence:
-    """What one node knows."""
+    """Everything that one node knows."""
     status = (await _expect(ask, GetNodeStatus(), GetNodeStatusReply))[0].status
     facts, content = await _expect(ask, GetNodeFacts(), GetNodeFactsReply)
     rows = {}
@@ -127,7 +127,7 @@ async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEv
 
 
 async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
-    """All rows of a replica; None: it cannot be read."""
+    """All commit rows of a replica; None: it cannot be read."""
     rows: list[CommitRow] = []
     llsn: LLSN = FIRST_LLSN
     while True:
@@ -140,7 +140,7 @@ async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | Non
             return tuple(rows)
         if answer.next_llsn <= llsn:
             raise Unavailable(
-                f"log stream {replica.log_stream}: the rows behind entry {llsn} are not reported"
+                f"log stream {replica.log_stream}: the rows after entry {llsn} are not reported"
             )
         llsn = answer.next_llsn
 

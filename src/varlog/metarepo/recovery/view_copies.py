@@ -1,6 +1,6 @@
-"""ViewCopies: sends each storage node a copy of the view when it changed.
+"""ViewCopies: sends each storage node a copy of the view when it changes.
 
-What names and replica sets there are is then known outside the one store of the repository (`vmr recover`).
+So names and replica sets are known outside the one store of the repository (`vmr recover`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from varlog.model.projection import Projection
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
-# The first change is sent at once; what changes within this time after it goes out as one, unless it is a projection:
-# that is the order of a sequenced topic, and nothing else outside the store has it.
+# The first change is sent immediately; further changes within this interval are sent together, except a projection: it is the order
+# of a sequenced topic, and nothing else outside the store has it.
 COPY_INTERVAL_S: Final = 1.0
 COPY_BYTES_PER_S: Final = 8 * MIB
 COPY_BYTES_MAX: Final = FRAME_BYTES_MAX - MIB
@@ -27,7 +27,7 @@ _log = get_logger("metarepo")
 
 
 class ViewCopies:
-    """`due` is set when the view has changed, or a session has begun."""
+    """Sends the copies. `due` is set when the view has changed, or a session has begun."""
 
     def __init__(
         self, state: RepositoryState, term: Callable[[], int], sessions: NodeSessions, due: asyncio.Event
@@ -47,7 +47,7 @@ class ViewCopies:
                 await self._pause(sent)
 
     async def _pause(self, sent: tuple[Projection, ...]) -> None:
-        """The interval, or until the projections are others than those that were sent."""
+        """Wait for the interval, or until the projections differ from those that were sent."""
         changed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COPY_INTERVAL_S):
@@ -59,16 +59,16 @@ class ViewCopies:
             self._due.set()
 
     def _send(self) -> int:
-        """To those that have another revision; how many bytes went out."""
+        """Send the view to the nodes that have another revision. Returns how many bytes were sent."""
         if any(topic.stopped for topic in self._state.view.topics):
-            return 0  # this repository may be the one that went back in time: what the nodes have is the better copy
+            return 0  # this repository may have been rolled back: then the nodes have the better copy
         revision = self._state.view.revision
         behind = self._sessions.without_view(revision)
         if not behind:
             return 0
         content = encode_view_copy(view_copy(self._state, self._term()))
         if len(content) > COPY_BYTES_MAX:
-            _log.error(logfmt("the view is too large for the nodes to keep a copy", bytes=len(content)))
+            _log.error(logfmt("the view is too large for copies on the nodes", bytes=len(content)))
             return 0
         for session in behind:
             session.send_view(revision, content)
@@ -76,7 +76,7 @@ class ViewCopies:
 
 
 def view_copy(state: RepositoryState, term: int) -> ViewCopy:
-    """What the nodes keep of the present state."""
+    """The copy of the current state that nodes store."""
     members = state.members
     return ViewCopy(
         term,

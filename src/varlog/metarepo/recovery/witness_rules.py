@@ -1,9 +1,8 @@
 """PURE. Storage nodes as witnesses of the order: claims, and their rows joined.
 
-Law 3: a position is given once. A repository whose store went back in time (a lost journal, an older copy) would give
-positions again that nodes have seen given. `claim` finds that out from what a node reports as its session opens; `join`
-puts the commit rows of all replicas together, and says which positions no node reports and where two of them contradict
-each other.
+Law 3: a position is assigned once. A repository whose store was rolled back to an older state (a lost journal, an older copy) would
+assign positions again that nodes have seen assigned. `claim` detects that from what a node reports when its session opens; `join`
+combines the commit rows of all replicas, and lists the positions that no node reports and the contradictions between nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
 
-# At most this many conflicts are listed; there may be one for each row.
+# At most this many conflicts are listed; there may be one per row.
 CONFLICTS_TOLD_MAX = 20
 
 
@@ -28,8 +27,8 @@ CONFLICTS_TOLD_MAX = 20
 
 
 class ReplicaWord(NamedTuple):
-    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position
-    `last_glsn` (-1: not given)."""
+    """What a node reports of one replica: it has ordered entries below `committed_end`, the last of them at position `last_glsn`
+    (-1: not reported)."""
 
     epoch: Epoch
     committed_end: LLSN
@@ -38,8 +37,8 @@ class ReplicaWord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WitnessClaim:
-    """A node contradicts the repository. `position`: the newest position it knows of. `order_alone`: only the order is newer
-    there; the repository has lost nothing else that the node could know of. `epoch`: of a newer projection."""
+    """A node contradicts the repository. `position`: the newest position that it knows. `order_alone`: only the order is newer
+    there; the repository has lost nothing else that the node could know. `epoch`: that of a newer projection."""
 
     why: str
     position: GLSN
@@ -48,7 +47,7 @@ class WitnessClaim:
 
 
 def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> WitnessClaim | None:
-    """A node knows of newer positions, or of a newer trim, of a topic."""
+    """The claim of a node that knows newer positions of a topic, or a newer trim."""
     if theirs.high_watermark > ours.high_watermark:
         why = f"node {node} knows positions up to {theirs.high_watermark}, the repository up to {ours.high_watermark}"
         return WitnessClaim(why, max(theirs.high_watermark, theirs.trimmed), theirs.trimmed <= ours.trimmed)
@@ -61,8 +60,8 @@ def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> WitnessC
 def claim_of_replica(
     node: NodeID, stream: LogStream, word: ReplicaWord, committed_end: LLSN, our_glsn: GLSN | None
 ) -> WitnessClaim | None:
-    """A replica holds more of the order of its stream than the repository, another order, or a newer epoch. `our_glsn`:
-    where the repository has the replica's last entry, if it still knows."""
+    """The claim of a replica that has more of its stream's order than the repository, another order, or a newer epoch.
+    `our_glsn`: the position of the replica's last entry in the repository, if it still knows."""
     name = f"log stream {stream.log_stream}"
     if word.committed_end > committed_end:
         why = (
@@ -70,7 +69,7 @@ def claim_of_replica(
             f"the repository knows of {committed_end - 1}"
         )
         return WitnessClaim(why, word.last_glsn, word.epoch <= stream.epoch)
-    # A replica that began behind trimmed entries has ordered ones and no row yet: it does not know where the last of them is.
+    # A replica that starts after trimmed entries has ordered entries and no row yet: it does not know the position of the last one.
     given = word.last_glsn > NO_GLSN and word.committed_end > FIRST_LLSN
     if our_glsn is not None and given and our_glsn != word.last_glsn:
         why = (
@@ -85,7 +84,7 @@ def claim_of_replica(
 
 
 def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> WitnessClaim | None:
-    """A node knows of a newer projection of a sequenced topic than the repository has."""
+    """The claim of a node that knows a newer projection of a sequenced topic than the repository."""
     ours = projection.epoch if projection is not None else NO_EPOCH
     if epoch <= ours:
         return None
@@ -94,20 +93,20 @@ def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> 
 
 
 def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> WitnessClaim | None:
-    """A node keeps a projection that a repository of `term` had made; the one of this epoch here was made in a later
-    term, so it is another one: positions may have been given by both (law 3)."""
+    """The claim of a node with a projection that a repository of `term` created, if the projection of this epoch here was created
+    in a later term: they differ, and both may have assigned positions (law 3)."""
     made = term_of(topic, epoch)
     if made is None or made <= term:
         return None
     why = (
-        f"node {node} keeps projection {epoch} of term {term}, and the repository made another projection {epoch} in term {made}: "
+        f"node {node} keeps projection {epoch} of term {term}, and the repository created another one in term {made}: "
         "entries may be acknowledged in both"
     )
     return WitnessClaim(why, NO_GLSN, order_alone=False)
 
 
 def term_of(topic: Topic, epoch: Epoch) -> int | None:
-    """The term in which the projection of this epoch was made, if that is remembered."""
+    """The term in which the projection of this epoch was created, if that is remembered."""
     made = [term for first, term in topic.terms if first <= epoch]
     return made[-1] if made else None
 
@@ -115,7 +114,7 @@ def term_of(topic: Topic, epoch: Epoch) -> int | None:
 def claim_of_lows(
     node: NodeID, topic: Topic, projection: Projection, lows: Mapping[LogStreamID, LLSN]
 ) -> WitnessClaim | None:
-    """The units of a node know of a newer trim."""
+    """The claim of a node whose units know a newer trim."""
     trimmed = trimmed_by(projection, lows.items())
     if trimmed <= topic.trimmed:
         return None
@@ -126,8 +125,8 @@ def claim_of_lows(
 
 
 def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]]) -> GLSN:
-    """The position up to which units were trimmed that have nothing below these LLSNs. The trimmed position itself is
-    of one of the log streams, so with one unit of each this is exactly what was trimmed."""
+    """The position up to which units with nothing below these LLSNs were trimmed. The trimmed position itself belongs to one of
+    the log streams, so with one unit of each this is exactly the trimmed position."""
     known = {chain.log_stream for chain in projection.chains}
     found = [
         projection.position(log_stream, LLSN(low - 1))[0]
@@ -137,12 +136,12 @@ def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]])
     return max(found, default=NO_GLSN)
 
 
-# --- What all of them know together -----------------------------------------------------------------------------------------
+# --- All nodes together -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRange:
-    """The commit rows that one replica reported, oldest first, back to back in LLSN."""
+    """The commit rows that one replica reported, oldest first, consecutive in LLSN."""
 
     node: NodeID
     log_stream: LogStreamID
@@ -151,7 +150,7 @@ class ReportedRange:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedRow:
-    """A run of positions, and which node reported it first."""
+    """A run of positions, and the node that reported it first."""
 
     node: NodeID
     log_stream: LogStreamID
@@ -160,8 +159,8 @@ class AdoptedRow:
 
 @dataclass(frozen=True, slots=True)
 class JoinedOrder:
-    """The order from `begin` up to `end` (exclusive) as the nodes report it. `taken`: by position. `missing`: ranges
-    [begin, end) of positions that no node reports. `conflicts`: in words."""
+    """The order from `begin` up to `end` (exclusive) as the nodes report it. `taken`: sorted by position. `missing`: ranges
+    [begin, end) of positions that no node reports. `conflicts`: as sentences."""
 
     begin: GLSN
     end: GLSN
@@ -171,22 +170,22 @@ class JoinedOrder:
 
     @property
     def is_whole(self) -> bool:
-        """Every position is reported once, without a contradiction: it can be taken over."""
+        """Whether every position is reported once, without a contradiction: then the order can be adopted."""
         return not self.missing and not self.conflicts
 
     @property
     def version(self) -> int:
-        """The newest cut that a row has."""
+        """The newest cut of any row."""
         return max((found.row.version for found in self.taken), default=0)
 
 
 def join(
     begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], reported: Iterable[ReportedRange]
 ) -> JoinedOrder:
-    """What the nodes report of the positions from `begin` on, at least up to `high_watermark`, which some node knows of.
+    """The order that the nodes report from `begin` on, at least up to `high_watermark`, which some node knows.
 
-    `ends`: where the order of each stream ends before `begin`, as far as that is known; what is reported continues
-    exactly there.
+    `ends`: where the order of each stream ends before `begin`, as far as that is known; the reported rows must continue exactly
+    there.
     """
     conflicts: list[str] = []
     lanes: dict[LogStreamID, _Lane] = {}
@@ -210,7 +209,7 @@ def join(
             missing.append((at, row.glsn_begin))
         elif row.glsn_begin < at and before is not None:
             conflicts.append(
-                f"position {row.glsn_begin} is given twice: node {before.node} has it in log stream {before.log_stream}, "
+                f"position {row.glsn_begin} is assigned twice: node {before.node} has it in log stream {before.log_stream}, "
                 f"node {piece.node} in log stream {piece.log_stream}"
             )
         at, before = max(at, row.glsn_end), piece
@@ -234,7 +233,7 @@ class _Lane:
             rest = self._add_first(node, rest)
 
     def _add_first(self, node: NodeID, row: CommitRow) -> CommitRow | None:
-        """Take in the first part of `row`, up to where what is known changes; the rest is returned."""
+        """Add the first part of `row`, up to where the known rows change. Returns the rest."""
         at = bisect_right(self._begins, row.llsn_begin)
         known = self.pieces[at - 1] if at else None
         if known is not None and known.row.llsn_end > row.llsn_begin:
@@ -255,13 +254,13 @@ class _Lane:
             )
 
     def check(self, end: LLSN | None) -> None:
-        """Entries follow each other without a gap, from where the order of the stream ended."""
+        """Check that entries have no gap, from where the order of the stream ended."""
         expected = end
         for found in self.pieces:
             row = found.row
             if expected is not None and row.llsn_begin != expected:
                 self._conflicts.append(
                     f"node {found.node} continues with entry {row.llsn_begin} of log stream {self._log_stream} at position "
-                    f"{row.glsn_begin}, where entry {expected} was to come"
+                    f"{row.glsn_begin}, where entry {expected} was expected"
                 )
             expected = row.llsn_end

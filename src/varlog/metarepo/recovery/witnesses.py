@@ -1,11 +1,10 @@
-"""Witnesses: what nodes know of the order, collected before positions are granted.
+"""Witnesses: what nodes know of the order, collected before any is assigned.
 
-As a term begins no position is given until every registered node has opened a session, or could not be reached for a
-grace time; after that, none in a topic of which no replica of some log stream has reported: no other node knows its
-newest position. A node that knows more than this repository, or something else, stops the topic, durably. The order is
-then taken from the nodes: by an operator, or by itself where every replica has reported and nothing but the newest cuts
-can have been lost. The order of a sequenced topic is its projection, which nodes keep in their copies of the view.
-docs/decisions/0021.
+When a term begins, no position is assigned until every registered node has opened a session, or was unreachable for a grace time;
+after that, none in a topic with a log stream of which no replica has reported: no other node knows its newest position. A node that
+knows more than this repository, or something else, stops the topic, durably. The order is then adopted from the nodes: by an
+operator, or automatically if every replica has reported and only the newest cuts can have been lost. The order of a sequenced topic
+is its projection, which nodes store in their copies of the view. See docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -58,27 +57,27 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# At most this many lost cuts are taken from the nodes without an operator: what a journal can lose, and no older copy
-# of a store.
+# At most this many lost cuts are adopted from the nodes without an operator: as many as a journal can lose, and fewer than an older
+# copy of a store lacks.
 CUTS_ADOPTED_MAX: Final = 64
 CALLS_WAITING_MAX: Final = 10_000
-# More rows than this are not held in memory: a store that lost so much is restored from a newer copy.
+# More rows than this are not held in memory: a store that has lost more must be restored from a newer copy.
 ROWS_MAX: Final = 4_000_000
 
 _log = get_logger("metarepo")
 
 
 class AskNode(Protocol):
-    """A question to a node in session."""
+    """Sends a request to a node in session."""
 
     def __call__(self, node: NodeID, request: Message) -> Awaitable[tuple[Message, bytearray]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session, or reported
-    nothing of a replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: of
-    a sequenced topic."""
+    """What can be adopted from the nodes, after `ends`. `silent`: registered nodes without a session, or that reported nothing of a
+    replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: that of a sequenced
+    topic."""
 
     topic: Topic
     joined: JoinedOrder
@@ -92,7 +91,7 @@ class Adoption:
 
     @property
     def takes(self) -> Projection | None:
-        """The projection that is taken from a node."""
+        """The projection that is adopted from a node."""
         found = self.projection
         return found.found.projection if found is not None and found.source is not None else None
 
@@ -122,8 +121,8 @@ class Adoption:
 
 
 class Witnesses:
-    """Those of one term. `restart` ends the sessions with some nodes: they start again from what is known then. `on_heard` is
-    called once the nodes have reported."""
+    """The witnesses of one term. `restart` restarts the sessions with some nodes from what is known then. `on_heard` is called
+    once the nodes have reported."""
 
     def __init__(
         self,
@@ -150,20 +149,20 @@ class Witnesses:
         self._awaited: dict[NodeID, None] = {}
         self._waiting: FairPlaces[Call, tuple[Call, Callable[[], None]]] = FairPlaces()
         self._timer: asyncio.TimerHandle | None = None
-        self._revision = state.view.revision  # as the term began
+        self._revision = state.view.revision  # when the term began
         self._adopting: dict[TopicID, None] = {}
-        # The newest position and epoch by which each topic was stopped, while that is on its way to the store.
+        # The newest position and epoch for which each topic was stopped, while that is not durable yet.
         self._stopping: dict[TopicID, tuple[GLSN, Epoch]] = {}
-        # The replicas as the term began: those that are registered later know nothing newer than this repository.
+        # The replicas when the term began: those registered later know nothing newer than this repository.
         self._begun_with: dict[LogStreamID, tuple[NodeID, ...]] = _replicas(state)
-        # Which replicas and log units have reported in this term, be they in session now or not.
+        # The replicas and log units that have reported in this term, whether they are in session now or not.
         self._reported: set[tuple[LogStreamID, NodeID]] = set()
         self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Every registered node is waited for: one may hold a replica that our view does not know of any more."""
+        """Wait for every registered node: one may have a replica that is no longer in the repository's view."""
         self._revision = self._state.view.revision
         self._begun_with = _replicas(self._state)
         self._awaited = {found.node: None for found in self._state.view.nodes}
@@ -172,7 +171,7 @@ class Witnesses:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._grace_over)
 
     def end(self, error: Unavailable) -> None:
-        """Waiting requests fail with `error`."""
+        """Fail the waiting requests with `error`."""
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._waiting = self._waiting, FairPlaces()
@@ -181,11 +180,11 @@ class Witnesses:
 
     @property
     def awaited(self) -> tuple[NodeID, ...]:
-        """Registered nodes that have not reported in this term, be the grace time over or not."""
+        """Registered nodes that have not reported in this term, even after the grace time."""
         return tuple(self._awaited)
 
     def when_heard(self, call: Call, act: Callable[[], None]) -> None:
-        """Call `act`, which answers `call`, once the nodes have reported: at once, except as a term begins."""
+        """Call `act`, which answers `call`, once the nodes have reported: immediately, except at the beginning of a term."""
         if self._state.witnessed:
             act()
             return
@@ -198,7 +197,7 @@ class Witnesses:
 
     def _grace_over(self) -> None:
         if not self._state.witnessed:
-            _log.warning(logfmt("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
+            _log.warning(logfmt("nodes were not reached within the grace time", nodes=list(self._awaited)))
             self._hear_all()
 
     def _hear_all(self) -> None:
@@ -215,10 +214,10 @@ class Witnesses:
                 call.fail(error)
         self._commits.wake()
 
-    # --- What a node says --------------------------------------------------------------------------------------------------
+    # --- Reports of a node -------------------------------------------------------------------------------------------------
 
     def opened(self, node: NodeID, word: OpenSessionReply) -> None:
-        """A session begins: before anything that the node reports counts."""
+        """Examine what a node knows when its session begins, before any of its reports count."""
         self._words[node] = word
         self._reported.update((point.log_stream, node) for point in word.replicas)
         self._units_heard.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
@@ -236,7 +235,7 @@ class Witnesses:
         self._words.pop(node, None)
 
     def stop(self, topic: TopicID, why: str, known: GLSN, epoch: Epoch = NO_EPOCH) -> None:
-        """Nothing is ordered in the topic from now on; that is durable soon."""
+        """Order nothing more in the topic from now on, and make that durable."""
         state = self._state
         found = state.topics.get(topic)
         known = max(known, NO_GLSN)
@@ -270,8 +269,8 @@ class Witnesses:
     # --- Log streams without a report ---------------------------------------------------------------------------------
 
     def _unheard(self) -> dict[TopicID, list[LogStream]]:
-        """The log streams of which no replica has reported in this term, by topic. Once all registered nodes have
-        reported: those of which every replica is lost or damaged. Each was there before its log stream was registered
+        """The log streams of which no replica has reported in this term, by topic. Once all registered nodes have reported, these
+        are the streams of which every replica is lost or damaged: each replica existed before its log stream was registered
         (R-REG-2)."""
         found: dict[TopicID, list[LogStream]] = {}
         reported = {log_stream for log_stream, _ in self._reported}
@@ -293,9 +292,8 @@ class Witnesses:
         return found
 
     def unheard_on(self, topic: TopicID) -> tuple[NodeID, ...]:
-        """Nodes that have reported nothing of a replica of this topic in this term, although they have one: they are
-        away, or it is lost or damaged. It may know newer positions than all that have reported: their newest rows may
-        be lost as well."""
+        """Nodes that have not reported a replica of this topic in this term, although they have one: they are away, or it is lost
+        or damaged. It may know newer positions than all that have reported: their newest rows may be lost as well."""
         found = self._state.topics.get(topic)
         if found is None or found.sequenced:
             return ()
@@ -309,7 +307,7 @@ class Witnesses:
         return tuple(sorted(unheard))
 
     def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
-        """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams has reported."""
+        """Stop a topic after the grace time: nothing is ordered while no replica of one of its log streams has reported."""
         if topic.stopped and not topic.missed:
             return
         missed = tuple(sorted({node for stream in unheard for node in stream.replicas}))
@@ -339,7 +337,7 @@ class Witnesses:
         self._commits.submit(MembershipOperation(decide, durable))
 
     def _end_missing(self) -> None:
-        """Topics continue of which every log stream has reported, with nobody contradicting."""
+        """Resume the topics of which every log stream has reported and that no node contradicts."""
         missing = [topic for topic in self._state.topics.values() if topic.missed]
         if not missing or not self._state.witnessed:
             return
@@ -358,7 +356,7 @@ class Witnesses:
         self._commits.submit(MembershipOperation(decide, durable))
 
     def _look_again(self, topic: TopicID) -> None:
-        """What was reported while the topic was stopped was looked at, and not ordered."""
+        """Examine the reports again that arrived while the topic was stopped: they were not ordered then."""
         for stream in self._state.streams.values():
             if stream.topic == topic:
                 self._reports.touch(stream.log_stream)
@@ -412,10 +410,10 @@ class Witnesses:
                 if claim is not None:
                     yield topic, claim
 
-    # --- Taking the order from the nodes -------------------------------------------------------------------------------------
+    # --- Adopting the order from the nodes -----------------------------------------------------------------------------------
 
     async def adopt(self, topic: TopicID, *, dry_run: bool) -> OrderAdoption:
-        """What an operator asks for. PreconditionFailed: what the nodes report does not add up to an order."""
+        """Adopt the order for an operator. Raises PreconditionFailed if the reports of the nodes do not form an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
             return adoption.summary(adopted=False)
@@ -423,7 +421,7 @@ class Witnesses:
         return adoption.summary(adopted=True)
 
     def _adopt_soon(self, topic: TopicID) -> None:
-        """By itself: where every registered node has reported, and nothing but the newest cuts is lost."""
+        """Adopt the order automatically, if every registered node has reported and only the newest cuts are lost."""
         found = self._state.topics.get(topic)
         everyone = all(node.node in self._words for node in self._state.view.nodes)
         if found is None or not found.stopped or found.missed or not everyone or topic in self._adopting:
@@ -436,7 +434,7 @@ class Witnesses:
             adoption = await self._survey(topic)
             joined = adoption.joined
             lost = joined.version - self._state.order.version if joined.taken else 0
-            # A replica that has not reported may hold positions that no node reports.
+            # A replica that has not reported may have positions that no node reports.
             whole = joined.is_whole and not adoption.silent
             if not whole or not adoption.order_alone or lost > CUTS_ADOPTED_MAX:
                 name, why = adoption.topic.name, adoption.topic.stopped
@@ -447,12 +445,12 @@ class Witnesses:
                 return
             await self._adopt(adoption)
         except VarlogError as error:
-            _log.warning(logfmt("the order cannot be taken from the nodes now", topic=topic, why=error))
+            _log.warning(logfmt("the order cannot be adopted from the nodes now", topic=topic, why=error))
         finally:
             self._adopting.pop(topic, None)
 
     async def _survey(self, topic: TopicID) -> Adoption:
-        """Ask every node in session for the rows that we lack."""
+        """Query every node in session for the rows that the repository lacks."""
         state = self._state
         found = state.topics.get(topic)
         if found is None:
@@ -472,7 +470,7 @@ class Witnesses:
                     rows.append(await self._rows_of(node, point))
         marks = [mark.trimmed for word in self._words.values() for mark in word.marks if mark.topic == topic]
         trimmed = max([found.trimmed, *marks])
-        # What is trimmed need not be reported any more.
+        # Trimmed positions need not be reported.
         begin = GLSN(max(state.order.high_watermark(topic), trimmed) + 1)
         known = max([NO_GLSN, found.known, *(claim.position for claim in claims)])
         ends = {
@@ -488,15 +486,15 @@ class Witnesses:
             joined = JoinedOrder(
                 joined.begin, joined.end, joined.taken, joined.missing, (*joined.conflicts, what)
             )
-        # A copy of a newer view on a node: more than the order is lost.
+        # If a node has a copy of a newer view, more than the order is lost.
         view_lost = any(word.view_revision > self._revision for word in self._words.values())
         alone = all(claim.order_alone for claim in claims) and not view_lost
         silent = tuple(sorted({*self._silent(), *self.unheard_on(topic)}))
         return Adoption(found, joined, ends, silent, self._raised(joined, ends), trimmed, alone)
 
     async def _survey_sequenced(self, topic: Topic) -> Adoption:
-        """Its order is in its projection. The newest one is in the copies of the view that nodes keep; what was trimmed
-        is known to the units."""
+        """The order of a sequenced topic is its projection. The newest one is in the copies of the view that nodes store; the
+        units know what was trimmed."""
         state = self._state
         nodes = [await evidence(partial(self._ask, node), f"node {node}") for node in sorted(self._words)]
         ours = view_copy(state, self._term())
@@ -527,7 +525,7 @@ class Witnesses:
     def _ends_at(
         self, begin: GLSN, ours: dict[LogStreamID, LLSN], rows: list[ReportedRange]
     ) -> dict[LogStreamID, LLSN]:
-        """Where the streams end before `begin`, as the nodes report it: everything up to there is trimmed."""
+        """Where the streams end before `begin`, as the nodes report it: everything before that is trimmed."""
         ends = dict(ours)
         for word in self._words.values():
             for point in word.replicas:
@@ -564,8 +562,8 @@ class Witnesses:
     def _raised(
         self, joined: JoinedOrder, before: Mapping[LogStreamID, LLSN]
     ) -> dict[LogStreamID, tuple[Epoch, LLSN]]:
-        """Streams whose epoch or state we have lost: they are sealed where their order ends, above every epoch that was
-        reported. One that runs in an epoch which all know continues as it is."""
+        """Streams whose epoch or state was lost: they are sealed where their order ends, above every reported epoch. A stream
+        that runs in an epoch that all nodes know continues unchanged."""
         ends = {one.log_stream: one.row.llsn_end for one in joined.taken}
         raised: dict[LogStreamID, tuple[Epoch, LLSN]] = {}
         for stream in self._state.streams.values():
@@ -584,14 +582,14 @@ class Witnesses:
         return raised
 
     async def _adopt(self, adoption: Adoption) -> None:
-        """Make it durable, and start all sessions of the topic again: nodes that lack rows get them."""
+        """Make the adoption durable, and restart all sessions of the topic: nodes that lack rows get them."""
         state, topic, joined = self._state, adoption.topic.topic, adoption.joined
         stood = state.order.high_watermark(topic)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             if state.order.high_watermark(topic) != stood:
-                raise Unavailable("the order has changed meanwhile: ask again")
+                raise Unavailable("the order has changed meanwhile: try again")
             members = rules.adopt_order(members, topic, adoption.trimmed, adoption.raised)
             return self._with_projection(members, adoption), Done()
 
@@ -608,7 +606,7 @@ class Witnesses:
             )
 
         def durable(answer: Message | BaseException) -> None:
-            # Before anything else: a seal that waits ends behind what is reported (R-SEAL-3).
+            # Before anything else: a waiting seal ends after what is reported (R-SEAL-3).
             self._look_again(topic)
             if done.done():
                 return
@@ -624,7 +622,7 @@ class Witnesses:
         await done
         _log.critical(
             logfmt(
-                f"the order of topic {adoption.topic.name!r} was taken from the nodes: it continues",
+                f"the order of topic {adoption.topic.name!r} was adopted from the nodes: it continues",
                 topic=topic,
                 positions=f"[{joined.begin}, {joined.end})",
                 projection=adoption.takes.epoch if adoption.takes is not None else NO_EPOCH,
@@ -638,10 +636,10 @@ class Witnesses:
             return members
         now = members.view.projection(taken.topic)
         if now is not None and now.epoch != adoption.lost:
-            raise Unavailable("the projection has changed meanwhile: ask again")
+            raise Unavailable("the projection has changed meanwhile: try again")
         copied, terms = found.copy.view, found.found.topic.terms
         before = copied.projection(taken.topic)
-        if before is None or taken.epoch > before.epoch:  # raised above a seal that came to nothing
+        if before is None or taken.epoch > before.epoch:  # raised above a seal without a projection
             terms = (*terms, (taken.epoch, self._term()))
         return projection_rules.restored(members, taken, copied.streams_of(taken.topic), copied.nodes, terms)
 
@@ -651,4 +649,4 @@ def _replicas(state: RepositoryState) -> dict[LogStreamID, tuple[NodeID, ...]]:
 
 
 def _too_many() -> Unavailable:
-    return Unavailable("too many wait until the nodes have reported: ask again later")
+    return Unavailable("too many requests wait for the nodes to report: try again later")

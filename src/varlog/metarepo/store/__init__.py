@@ -1,4 +1,4 @@
 """Stores of the metadata repository.
 
-One contract, several backends, one conformance suite.
+They share one contract and one conformance suite.
 """

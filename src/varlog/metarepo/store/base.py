@@ -1,10 +1,10 @@
 """MetadataStore: atomic, durable, fenced changes of a small ordered map.
 
-The contract that all backends keep.
+This is the contract of all backends.
 
-Keys are strings and are compared as such, values are bytes. The repository that has the store open leads: each opening
-takes a term larger than all before it, and from then on no commit of an earlier opening has any effect (law 7). A store
-may be shared by several metadata repositories: then opening means waiting for leadership, which may end at any time.
+Keys are strings and are compared as such, values are bytes. The repository that has the store open leads: each opening begins a
+term larger than all before it, and from then on no commit of an earlier opening has any effect (law 7). A store may be shared by
+several metadata repositories: then opening means waiting for leadership, which may end at any time.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ Change = PutItem | DeleteItem | DeleteItems
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """What an opening found: everything there is, and the term it took."""
+    """What an opening found: all items, and the term that it began."""
 
     term: int
     items: dict[str, bytes]
 
 
 class Fenced(Unavailable):
-    """A later opening of the same store took over, or may have: this one changes nothing any more."""
+    """A later opening of the same store took over, or may have: this one can change nothing any more."""
 
 
 class MetadataStore(Protocol):
-    """Where the metadata repository keeps what it knows."""
+    """Where the metadata repository stores its state."""
 
     @property
     def place(self) -> str:
@@ -70,14 +70,14 @@ class MetadataStore(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Several repositories wait for it and one leads: `open` may take long, and is tried again when the leadership ends."""
+        """Whether several repositories share it and one leads: `open` may take long, and is repeated when the leadership ends."""
         ...
 
     async def open(self, address: str = "") -> OpenedStore:
-        """Wait until this one leads, take a new, larger term, durably, and load everything.
+        """Wait until this repository leads, begin a new, larger term, durably, and load everything.
 
-        `address` is where others find this repository, while it waits and when it leads. StartupError names the place and
-        the remedy.
+        Others find this repository at `address`, while it waits and when it leads. Raises StartupError with the place and the
+        remedy.
         """
         ...
 
@@ -88,23 +88,23 @@ class MetadataStore(Protocol):
 
     @property
     def leader(self) -> str:
-        """Where the present leader listens, as far as it is known; "" if it is not."""
+        """The address of the current leader, or "" if it is unknown."""
         ...
 
     async def wait_lost(self) -> Fenced:
-        """Return once this opening does not lead any more."""
+        """Wait until this opening no longer leads. Returns why."""
         ...
 
     async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        """The addresses of all repositories that lead or wait, once they are not `known` any more. Waits forever if the
-        store is not shared."""
+        """Wait until the addresses of all leading and waiting repositories differ from `known`, and return them. Waits forever if
+        the store is not shared."""
         ...
 
     async def commit(self, changes: Sequence[Change]) -> None:
-        """Make all changes, in order, or none; return once they survive a power loss.
+        """Apply all changes, in order, or none; return once they survive a power loss.
 
-        Fenced if a later opening took over. After any error the outcome is not known: the caller must not continue with
-        this opening; the next one finds out. One commit at a time.
+        Raises Fenced if a later opening took over. After any error the outcome is unknown: the caller must not continue with this
+        opening; the next one finds out. One commit at a time.
         """
         ...
 
@@ -114,7 +114,7 @@ class MetadataStore(Protocol):
 
 
 class SoleStore:
-    """The leadership of a store that is not shared: the process that has it open leads until it closes it."""
+    """The leadership of a store that is not shared: the process that opened it leads until it closes it."""
 
     complaints: Sequence[str] = ()
 

@@ -1,8 +1,7 @@
 """Database: SQLite on its own file, or an image written through Disk.
 
-In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be passed
-to SQLite: over it the database is in memory, and each transaction ends with its image written in place of the file,
-atomically and durably.
+In production the file is SQLite's own. A Disk other than the operating system's, such as the simulator's, cannot be passed to
+SQLite: there the database is in memory, and each transaction ends by replacing the file with its image, atomically and durably.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from typing import Final, Protocol
 from varlog.runtime.disk import Disk, OsDisk
 
 DATABASE_BYTES_MIN: Final = 512
-# What SQLite keeps beside a database: its write-ahead log, and the index of it.
+# The files that SQLite keeps beside a database: its write-ahead log, and the index of it.
 BESIDE: Final = ("-wal", "-shm")
 _TERM: Final = "SELECT term FROM terms"
 
 
 class Database(Protocol):
-    """An open database. Every change is inside of `transaction`, or followed by `save`."""
+    """An open database. Every change is inside `transaction`, or followed by `save`."""
 
     sql: sqlite3.Connection
 
     def begin_writing(self) -> None:
-        """Before the first change: until then the file stays as it is."""
+        """Called before the first change: until then the file stays unchanged."""
         ...
 
     def save(self) -> None:
-        """Make what was done outside of a transaction durable: a new database with its tables."""
+        """Make changes outside a transaction durable: a new database with its tables."""
         ...
 
     def is_linked(self) -> bool:
-        """Whether its name, and those of what SQLite keeps beside it, lead to the files in use."""
+        """Whether its name, and the names of SQLite's files beside it, still refer to the open files."""
         ...
 
     def relink(self) -> None:
-        """Put all of it under its name again, durably. Nothing may be in a transaction. Superseded: what has the name
-        now is of a newer term."""
+        """Write all of it under its name again, durably. No transaction may be open. Raises Superseded if the file of that name
+        is of a newer term."""
         ...
 
     def close(self) -> None: ...
@@ -59,7 +58,7 @@ def open_database(disk: Disk, path: Path, *, synced: bool) -> Database:
 
 @contextmanager
 def transaction(database: Database) -> Iterator[sqlite3.Connection]:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an error. The end is what waits for the device."""
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an error. The end waits for the device."""
     sql = database.sql
     if isinstance(database, ImageDatabase):
         database.refresh()
@@ -82,17 +81,17 @@ class FileDatabase:
         self._disk = disk
         self._path = path
         if path.exists() and 0 < path.stat().st_size < DATABASE_BYTES_MIN:
-            raise sqlite3.DatabaseError("file is not a database")  # SQLite would take it for an empty one
+            raise sqlite3.DatabaseError("file is not a database")  # SQLite would treat it as empty
         if not path.exists():
-            # With our mode, which SQLite gives to what it puts beside it.
+            # Create it with our file mode, which SQLite applies to the files beside it.
             disk.open(path, create=True).close()
         self._synced = synced
         self._connect()
 
     def _connect(self) -> None:
-        # No implicit transactions: each BEGIN and COMMIT is written out where it happens.
+        # No implicit transactions: each BEGIN and COMMIT is explicit.
         self.sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
-        # Device and inode of what SQLite has open, by path: it does not show its descriptors.
+        # Device and inode of the files that SQLite has open, by path: it does not expose its descriptors.
         self._files = {self._path: _identity(self._path)}
 
     def save(self) -> None:
@@ -103,18 +102,18 @@ class FileDatabase:
         self.sql.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'OFF'}")
 
     def is_linked(self) -> bool:
-        """The files beside it exist from the first transaction on: what is seen then is theirs."""
+        """The files beside it exist from the first transaction on: those seen then are SQLite's."""
         for suffix in BESIDE:
             beside = self._path.with_name(self._path.name + suffix)
             self._files.setdefault(beside, _identity(beside))
         return all(known is not None and _identity(path) == known for path, known in self._files.items())
 
     def relink(self) -> None:
-        """By a copy of its pages. SQLite still has all files open, whatever their names lead to."""
+        """Copy its pages. SQLite still has all files open, whatever their names refer to."""
         term = self.sql.execute(_TERM).fetchone()[0]
         if _term_in(self._path) > term:
             raise Superseded(f"{self._path} was replaced by one of a newer term than {term}")
-        # Else a log of older pages could be beside the copy when it gets its name.
+        # Otherwise a log of older pages could be beside the copy when it gets its name.
         self.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         fresh = self._path.with_name(self._path.name + ".new")
         fresh.unlink(missing_ok=True)
@@ -155,10 +154,10 @@ class ImageDatabase:
         self.sql = _loaded(self._image)
 
     def begin_writing(self) -> None:
-        """The image is replaced whole."""
+        """Does nothing: the image is replaced as a whole."""
 
     def refresh(self) -> None:
-        """See what another opening wrote, as SQLite would. A file that was harmed meanwhile is not looked at, but replaced."""
+        """Load what another opening wrote, as SQLite would. A file that was damaged meanwhile is not read, but replaced."""
         image = self._disk.read_file(self._path) if self._disk.exists(self._path) else b""
         if image == self._image or not image:
             return
@@ -199,7 +198,7 @@ def _loaded(image: bytes) -> sqlite3.Connection:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode; None: it does not exist."""
+    """Device and inode, or None if the file does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -208,7 +207,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _term_in(path: Path) -> int:
-    """The term in a database that is only read; 0 if there is none."""
+    """The term in a database, opened read-only; 0 if there is none."""
     if not path.exists():
         return 0
     try:

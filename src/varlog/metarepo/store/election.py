@@ -1,4 +1,4 @@
-"""LeaderElection: how one repository becomes leader, and the lease it leads by."""
+"""LeaderElection: how one repository becomes leader, and the lease behind it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 RETRY_S: Final = 0.05
-# Revoking a lease only spares the next leader a wait: it is not worth a longer one.
+# Revoking a lease only saves the next leader a wait: it is not worth a longer timeout.
 REVOKE_S: Final = 1.0
-# One past every key of a folder, which ends in "/".
+# Makes the first key after all keys of a folder, which end in "/".
 AFTER_SLASH: Final = "0"
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _log = get_logger("metarepo")
 
 
 class LeaderElection:
-    """`prefix` is the folder of this cluster. Everything it writes is bound to its lease, and deleted with it."""
+    """`prefix` is the folder of this cluster. Everything that it writes is bound to its lease, and deleted with it."""
 
     def __init__(self, keyspace: Keyspace, environment: Environment, prefix: str, lease_s: float) -> None:
         self.leader = ""
@@ -52,7 +52,7 @@ class LeaderElection:
 
     @property
     def holds(self) -> bool:
-        """The lease cannot be over yet, by our own clock."""
+        """Whether the lease cannot have ended yet, by this process's clock."""
         return self._lease is not None and self._lease.holds
 
     def lose(self, why: str) -> None:
@@ -67,7 +67,7 @@ class LeaderElection:
     async def enter(self, address: str) -> None:
         """Get a lease, keep it, and publish the address of this repository. Waits for the keyspace as long as it takes."""
         self._lease = lease = await self.insist(self._granted)
-        self._keeping = Tasks("lease", lambda name, error: lease.lose(f"it is not kept any more: {error}"))
+        self._keeping = Tasks("lease", lambda name, error: lease.lose(f"it is no longer renewed: {error}"))
         _ = self._keeping.spawn("keep", lease.keep(lambda: self._keyspace.renew(lease.number)))
         if address:
             await self.transact([], [PutKey(self._candidates + address, b"", lease.number)])
@@ -78,7 +78,7 @@ class LeaderElection:
         return ElectionLease(number, ttl_s, sent_at)
 
     async def leave(self) -> None:
-        """Revoke the lease, so that the next leader need not wait for its end. Harmless without one."""
+        """Revoke the lease, so that the next leader need not wait for its end. Does nothing without a lease."""
         keeping, self._keeping = self._keeping, None
         lease, self._lease = self._lease, None
         if keeping is not None:
@@ -89,19 +89,19 @@ class LeaderElection:
             async with asyncio.timeout(REVOKE_S):
                 await self._keyspace.revoke(lease.number)
         except (Unavailable, TimeoutError):
-            pass  # it ends by itself
+            pass  # the lease expires by itself
 
     # --- the election ----------------------------------------------------------------------------------------------------
 
     async def wait_elected(self, address: str) -> int:
-        """Wait until there is no leader, and be the first to become it. Returns the term: revisions only grow."""
+        """Wait until there is no leader, and be the first to take over. Returns the term: revisions only grow."""
         lease = self._held()
         while True:
             claim = PutKey(self.leader_key, address.encode(), lease.number)
             outcome = await self.transact([Created(self.leader_key, 0)], [claim], [self.leader_key])
             found = outcome.found.get(self.leader_key)
             if outcome.succeeded or (found is not None and found.lease == lease.number):
-                # The second: an earlier attempt of ours, whose answer was lost.
+                # Or an earlier attempt succeeded, and its answer was lost.
                 self.leader = address
                 return outcome.revision if found is None else found.created
             self.leader = found.value.decode() if found is not None else ""
@@ -109,12 +109,12 @@ class LeaderElection:
 
     async def _wait_vacant(self, after: int, ttl_s: float) -> None:
         try:
-            # Not for longer than a lease: the member that would notify us may hang.
+            # Not longer than a lease: the member that would notify this one may hang.
             await self._keyspace.wait_change(self.leader_key, after, ttl_s)
         except Unavailable:
             await self._pause()
 
-    # --- the others ------------------------------------------------------------------------------------------------------
+    # --- other repositories ----------------------------------------------------------------------------------------------
 
     async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
         while not self.repositories or self.repositories == known:
@@ -123,12 +123,12 @@ class LeaderElection:
         return self.repositories
 
     def follow_repositories(self) -> None:
-        """From now on follow which repositories exist: the leader publishes all addresses."""
+        """Follow which repositories exist: the leader publishes all addresses."""
         if self._keeping is not None:
             _ = self._keeping.spawn("candidates", self._follow_repositories())
 
     async def _follow_repositories(self) -> None:
-        """Nothing depends on it, so checking as often as a lease may end is enough."""
+        """Nothing depends on it, so checking once per lease time is enough."""
         begin, end = self._candidates, self._candidates[:-1] + AFTER_SLASH
         while True:
             try:
@@ -154,7 +154,8 @@ class LeaderElection:
         return await self.insist(lambda: self._keyspace.transact(conditions, operations, otherwise))
 
     async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer, through one member after the other, for as long as the lease holds. Fenced then."""
+        """Retry until there is an answer, through one member after the other, for as long as the lease is valid. Raises Fenced
+        then."""
         while True:
             if self._lease is not None:
                 _ = self._held()
@@ -169,14 +170,14 @@ class LeaderElection:
 
     def _held(self) -> ElectionLease:
         if self._lease is None or not self._lease.holds:
-            raise Fenced(f"{self._keyspace.place}: the lease is over")
+            raise Fenced(f"{self._keyspace.place}: the lease has ended")
         return self._lease
 
     async def _pause(self) -> None:
         await asyncio.sleep(RETRY_S * self._environment.entropy.uniform(0.5, 1.5))
 
     def _log_trouble(self, trouble: str) -> None:
-        """Log it once, not at every attempt."""
+        """Log a problem once, not at every attempt."""
         if bool(trouble) != bool(self._logged_trouble):
             place = self._keyspace.place
             if trouble:
@@ -186,21 +187,21 @@ class LeaderElection:
         self._logged_trouble = trouble
 
 
-# The share of a lease by which two clocks may differ while they measure it. Real ones differ by a thousandth of that.
+# The share of a lease by which two clocks may differ while they measure it. Real clocks differ by a thousandth of that.
 MARGIN_SHARE: Final = 0.1
-# With this many renewals per lease, one member that hangs and one election of etcd do not end it.
+# With this many renewals per lease, one hanging member and one election of etcd do not end it.
 RENEWALS_PER_LEASE: Final = 6
 # After a renewal without an answer the next try follows almost immediately.
 RETRIES_PER_LEASE: Final = 30
 
 
 class ElectionLease:
-    """How long this process may believe that it leads (law 7), by the clock of its loop alone. `sent_at`: when the lease was
+    """How long this process may assume that it leads (law 7), by the clock of its loop alone. `sent_at`: when the lease was
     requested.
 
-    It is counted from before a renewal was sent, and at etcd from when that arrived: it ends here first (see model.lease). A
-    process that was paused finds its lease over the next time it checks, before it has answered anything. A lease that is over
-    here stays over: others may know that it ended.
+    The time counts from before a renewal was sent, and at etcd from when it arrived: so the lease ends here first (see
+    model.lease). A process that was paused finds its lease ended at the next check, before it has answered anything. A lease that
+    has ended here stays ended: others may know that it did.
     """
 
     def __init__(self, number: int, ttl_s: float, sent_at: float) -> None:
@@ -215,7 +216,7 @@ class ElectionLease:
         return not self._lost.is_set() and asyncio.get_running_loop().time() < self._until
 
     def renewed(self, ttl_s: float, sent_at: float) -> None:
-        """It was alive when the renewal that was sent at `sent_at` arrived."""
+        """Record that the lease was alive when the renewal sent at `sent_at` arrived."""
         if self.holds:
             self._until = max(self._until, sent_at + held_for_s(ttl_s, MARGIN_SHARE))
 
@@ -225,18 +226,18 @@ class ElectionLease:
             self._lost.set()
 
     async def wait_lost(self) -> str:
-        """Why it is over, once it is."""
+        """Wait until the lease has ended. Returns why."""
         while self.holds:
             try:
                 async with asyncio.timeout_at(self._until):
                     await self._lost.wait()
             except TimeoutError:
-                pass  # renewed meanwhile, or not: `holds` knows
+                pass  # it may have been renewed meanwhile: `holds` decides
         self.lose(f"it was not renewed within {self.ttl_s:g} s")
         return self._why
 
     async def keep(self, renew: Callable[[], Awaitable[float]]) -> None:
-        """Renew it until it is lost. `renew` returns the time it has left, 0 if it is gone, or raises Unavailable."""
+        """Renew the lease until it is lost. `renew` returns the time left, 0 if the lease is gone, or raises Unavailable."""
         loop = asyncio.get_running_loop()
         pause_s = self.ttl_s / RENEWALS_PER_LEASE
         while self.holds:
@@ -245,7 +246,7 @@ class ElectionLease:
             try:
                 ttl_s = await renew()
             except Unavailable:
-                # Another member may answer; whether it is too late is a matter of time alone.
+                # Another member may answer; only time decides whether it is too late.
                 pause_s = self.ttl_s / RETRIES_PER_LEASE
                 continue
             pause_s = self.ttl_s / RENEWALS_PER_LEASE

@@ -1,8 +1,8 @@
 """[A8] EtcdKeyspace: the keys of a replicated store in etcd.
 
-It uses aetcd's gRPC stubs. A member that hangs costs one attempt.
+It uses aetcd's gRPC stubs. A hanging member costs one attempt.
 
-Loaded only by who uses it: it brings gRPC with it. Connections are not encrypted yet.
+Imported only where it is used, because it loads gRPC. Connections are not encrypted yet.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from varlog.model.ids import ClusterID
 from varlog.runtime.environment import Environment
 
 SCHEME: Final = "etcd://"
-# A try takes a quarter of a lease at most: one member may hang, and the next is still asked in time.
+# A try takes at most a quarter of a lease: one member may hang, and the next is still asked in time.
 TRIES_PER_LEASE: Final = 4
 TRY_S_MAX: Final = 1.0
 
 _CHANNEL: Final = (
-    # Everything is loaded in one answer; gRPC's own limit of 4 MiB is less than a large cluster has.
+    # Everything is loaded in one answer; gRPC's default limit of 4 MiB is less than a large cluster needs.
     ("grpc.max_receive_message_length", -1),
-    # A member that comes back is found soon: by itself gRPC waits for up to two minutes.
+    # Reconnect soon to a member that returns: by default gRPC waits for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # Two stores in one process do not share a connection, and with it not its trouble.
+    # Two stores in one process do not share a connection, and so do not share its failures.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# Certainly not done, and not better elsewhere: a wrong request, or no right to ask.
+# Certainly not executed, and no member would: an invalid request, or missing permission.
 _REFUSALS: Final = (
     rpc.StatusCode.INVALID_ARGUMENT,
     rpc.StatusCode.UNAUTHENTICATED,
@@ -62,7 +62,7 @@ def etcd_store(
 
 
 def endpoints_of(place: str) -> list[str]:
-    """host:port of every member that `etcd://…` names."""
+    """The host:port of every member in `etcd://…`."""
     members = [name.strip() for name in place.removeprefix(SCHEME).rstrip("/").split(",")]
     for name in members:
         host, _, port = name.rpartition(":")
@@ -72,7 +72,7 @@ def endpoints_of(place: str) -> list[str]:
 
 
 class _Member:
-    """The connection to one member, made when it is first used."""
+    """The connection to one member, opened on first use."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class _Member:
 
 
 class EtcdKeyspace:
-    """A cluster of etcd. Every call goes to one member; when that gives no answer, the next call goes to the next one."""
+    """A cluster of etcd. Every call goes to one member; if that does not answer, the next call goes to the next one."""
 
     def __init__(self, members: Sequence[str], *, attempt_s: float) -> None:
         self._members = [_Member(name) for name in members]
@@ -145,7 +145,7 @@ class EtcdKeyspace:
             requests = [rpc.LeaseKeepAliveRequest(ID=lease)]
             async for answer in member.leases.LeaseKeepAlive(requests, timeout=self._attempt_s):
                 return float(answer.TTL)
-            raise NoAnswer(f"etcd at {member.name} closed the renewal of a lease without a word")
+            raise NoAnswer(f"etcd at {member.name} closed the renewal of a lease without an answer")
 
         return await self._ask(renew)
 
@@ -161,7 +161,7 @@ class EtcdKeyspace:
             try:
                 async with asyncio.timeout(timeout_s):
                     await call.write(rpc.WatchRequest(create_request=watch))
-                    # Whatever comes after "created" is a reason to look: a change, a refusal, the end of the stream.
+                    # Whatever follows "created" is a reason to check: a change, a refusal, the end of the stream.
                     while getattr(answer := await call.read(), "created", False) and not answer.canceled:
                         pass
             finally:
@@ -170,7 +170,7 @@ class EtcdKeyspace:
         try:
             await self._ask(changed)
         except TimeoutError:
-            self._turn += 1  # nothing happened, or this member gets no news: the next one is asked
+            self._turn += 1  # nothing changed, or this member is cut off: ask the next one
 
     async def close(self) -> None:
         for member in self._members:
@@ -187,11 +187,11 @@ class EtcdKeyspace:
                 raise Unavailable(what) from error
             if error.code() is rpc.StatusCode.NOT_FOUND:
                 raise LeaseGone(what) from error
-            if self._turn == turn:  # another call may have moved on already
+            if self._turn == turn:  # another call may have switched members already
                 self._turn = turn + 1
             raise NoAnswer(what) from error
         except asyncio.CancelledError as error:
-            # A channel that is closed under a call cancels it; our own task was not asked to end.
+            # Closing a channel cancels its calls; this task itself was not cancelled.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise NoAnswer(f"etcd at {member.name}: the connection was closed") from error

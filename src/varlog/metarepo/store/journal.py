@@ -2,11 +2,11 @@
 
 One write and one sync per commit.
 
-A file system has to log every new block and every new size of a file before a sync of it returns. So the file is made whole and
-then written over in a circle; each time around is a *lap*. A record starts at a sector boundary, shares no sector with another
+A file system must log every new block and every size change of a file before a sync of it returns. So the file is allocated in
+full and then overwritten in a circle; each pass is a *lap*. A record starts at a sector boundary, shares no sector with another
 one, and exists twice, back to back in one write: one bad sector, or a write that tears the sector beside it, costs one copy.
 
-    sector 0             header: format version, salt, term of its owner, first commit, length of the file
+        sector 0             header: format version, salt, term of its owner, first commit, length of the file
     sector 1             term of the newest claim (see below)
     sectors 2 … end - 2  records: all sectors of the first copy, then all sectors of the second
     last sector          the header again
@@ -23,19 +23,18 @@ Every sector of a record describes itself:
                                                                      58     -  payload: a part of the body
 
 The body is MessagePack, an array of [key, value], [key, nil] (delete) or [begin, end] (delete a range; both are
-strings). No byte of a body is ever at the beginning of a sector, and the salt is known to no client: a value cannot
-pass for a record.
+strings). No byte of a body is ever at the beginning of a sector, and no client knows the salt: a value cannot be mistaken for a
+record.
 
-Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read
-from either copy is damage, and the store must not continue as if it had never been acknowledged (law 3). A write in flight when
-the power fails leaves sectors that are old, new, or a mixture: all of these have the magic and the salt. Where sectors
-at the place of the next record lack them, and it is not one bad sector beside a good one, an acknowledged commit may
-have been there: that is damage, and so is a file that is too short.
+Commit n + 1 is written only after n was synced, and records that (`durable`): a commit that is known to be durable and cannot be
+read from either copy is damage, and the store must not continue as if it had never been acknowledged (law 3). A write in flight
+when the power fails leaves sectors that are old, new, or a mixture: all of these have the magic and the salt. If sectors at the
+place of the next record lack them, and it is not one bad sector beside a good one, an acknowledged commit may have been there:
+that is damage, and so is a file that is too short.
 
-A process that opens the store writes its term into the claim of the journal that it finds, and then reads the journal.
-The owner compares the claim with its own term behind each sync: while they are equal, what it wrote was there before
-any other process read (law 7). The claim has a sector of its own and is not synced: after a power loss there is no
-owner left to read it.
+A process that opens the store writes its term into the claim of the journal that it finds, and then reads the journal. The owner
+compares the claim with its own term after each sync: while they are equal, what it wrote was there before any other process read
+(law 7). The claim has a sector of its own and is not synced: after a power loss there is no owner left to read it.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ from varlog.runtime.disk import Disk, File
 
 # Covers drives with sectors of 512 bytes, of 4 KiB, and those that only claim to have the former.
 SECTOR_BYTES: Final = 4 * KIB
-# Room for the cuts between two bases, each in two sectors, and some more.
+# Space for the cuts between two bases, each in two sectors, and some more.
 JOURNAL_BYTES: Final = 5 * MIB
-# A larger commit goes to the store itself: it would fill the journal after a few, and one write is not what takes its time.
+# A larger commit goes to the database: a few of them would fill the journal, and their cost is not in the one write.
 RECORD_BYTES_MAX: Final = 128 * KIB
 FORMAT_VERSION: Final = 2
 SALT_BYTES: Final = 16
@@ -83,7 +82,7 @@ _decode = msgspec.msgpack.Decoder(Body).decode
 
 
 class JournalDamaged(Exception):
-    """The journal is not what was written: commits that were acknowledged may be missing. `known`: there were that many."""
+    """The journal is not what was written: acknowledged commits may be missing. `known`: the number of commits that existed."""
 
     def __init__(self, why: str, known: int = 0) -> None:
         super().__init__(why)
@@ -99,7 +98,7 @@ def journal_path(store: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What never changes in a journal. `base`: the store held every commit up to it when the journal was made."""
+    """The constants of a journal. `base`: the store held every commit up to it when the journal was created."""
 
     salt: bytes
     term: int
@@ -138,7 +137,7 @@ def encode_sector(
     count: int,
     payload: bytes,
 ) -> bytes:
-    """Without the zeros that fill the sector up."""
+    """One sector, without the padding of zeros."""
     checked = (
         _SECTOR_CHECKED.pack(salt, number, durable, place, start, lap, index, count, len(payload)) + payload
     )
@@ -146,8 +145,8 @@ def encode_sector(
 
 
 def encode_record(salt: bytes, number: int, durable: int, start: int, lap: int, body: bytes) -> list[bytes]:
-    """All sectors of both copies, in the order of their places."""
-    if len(body) <= _PAYLOAD_BYTES:  # as nearly every record, so without the loops
+    """All sectors of both copies, in file order."""
+    if len(body) <= _PAYLOAD_BYTES:  # nearly every record: avoids the loops
         copies = [
             encode_sector(salt, number, durable, place, start, lap, 0, 1, body)
             for place in (start, start + 1)
@@ -197,7 +196,7 @@ def _blank(header: Header) -> bytes:
 
 
 def empty_journal(header: Header) -> bytes:
-    """The whole file. No sector is zeros: one that is was harmed."""
+    """The content of a new file. No sector is all zeros, so one that is was damaged."""
     whole = encode_header(header)
     blank = _blank(header)
     claimed = _TERM.pack(header.term).ljust(SECTOR_BYTES, b"\0")
@@ -209,7 +208,7 @@ def empty_journal(header: Header) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a journal holds behind the store: the commits, oldest first, and what an operator has to know about the file."""
+    """The commits of a journal that the database lacks, oldest first, and complaints about the file for an operator."""
 
     commits: list[list[Change]]
     complaints: list[str]
@@ -224,7 +223,7 @@ class _Record:
     lap: int
     durable: int
     parts: dict[int, bytes] = field(default_factory=dict)  # by index
-    places: set[int] = field(default_factory=set)  # where it can be read
+    places: set[int] = field(default_factory=set)  # sectors that can be read
 
     @property
     def whole(self) -> bool:
@@ -239,7 +238,7 @@ class _Record:
 
 
 def read_journal(disk: Disk, path: Path) -> bytes:
-    """The content; what the device cannot read is zeros, which no sector of a good journal is."""
+    """The content, with zeros where the device cannot read: no sector of a good journal is all zeros."""
     file = disk.open(path)
     try:
         size = file.size()
@@ -280,8 +279,8 @@ def _header_in(file: File) -> Header | None:
 
 
 def find_header(content: bytes) -> Header | None:
-    """The header of a journal, from either copy; None: format 1, which had neither salt nor copies. JournalDamaged if it is no
-    journal."""
+    """The header of a journal, from either copy; None: format 1, which had neither salt nor copies. Raises JournalDamaged if it
+    is not a journal."""
     for sector in (content[:SECTOR_BYTES], content[-SECTOR_BYTES:]):
         if (found := _decode_header(sector)) is not None:
             return found
@@ -296,8 +295,8 @@ def find_header(content: bytes) -> Header | None:
 
 
 def recover_journal(content: bytes, applied: int, recorded: int = 0) -> Recovered:
-    """The commits after number `applied`. JournalDamaged if some of them cannot be had. `recorded`: the newest commit that the
-    store knows to have been in this journal."""
+    """The commits after number `applied`. Raises JournalDamaged if some of them cannot be read. `recorded`: the newest commit
+    that the database knows to have been in this journal."""
     header = find_header(content)
     if header is None:
         return _recover_v1(content, applied)
@@ -328,7 +327,7 @@ def _check_file(content: bytes, header: Header) -> list[str]:
 
 
 def _scan(content: bytes, header: Header) -> tuple[dict[int, _Record], dict[int, bool]]:
-    """What can be read of all records, by number, and the places of bad sectors: True for those that a torn write may leave."""
+    """The readable parts of all records, by number, and the places of bad sectors: True for those that a torn write may leave."""
     records: dict[int, _Record] = {}
     bad: dict[int, bool] = {}
     blank = _blank(header)
@@ -360,7 +359,7 @@ def _places(header: Header) -> range:
 def _check_complete(
     header: Header, records: dict[int, _Record], applied: int, newest: int, recorded: int
 ) -> None:
-    """Everything up to what is known to be durable is there, and the store is neither older nor newer than this journal."""
+    """Check that everything known to be durable is present, and that the database is neither older nor newer than this journal."""
     if header.base > applied:
         raise JournalDamaged(
             f"it was begun behind commit {header.base}, and the database ends with commit {applied}: the database is an older copy",
@@ -378,15 +377,15 @@ def _check_complete(
         )
     laps = [records[number].lap for number in range(applied + 1, newest + 1)]
     if laps != sorted(laps):
-        raise JournalDamaged(f"commits {applied + 1} to {newest} are not of one time around: {laps}")
+        raise JournalDamaged(f"commits {applied + 1} to {newest} are not of consecutive laps: {laps}")
 
 
 def _check_next_place(header: Header, records: dict[int, _Record], bad: dict[int, bool], newest: int) -> None:
-    """Where the next record would be there is something old, something new, or a torn mixture: nothing was acknowledged there."""
+    """Check that the place of the next record holds old, new or torn sectors only: then nothing was acknowledged there."""
     for extent in _next_extents(header, records, newest):
         lost = [place for place in extent if bad.get(place) is False]
         known = any(place not in bad for place in extent)
-        # One lost sector beside one that is old or new is a bad sector, or what a torn write made of it.
+        # One lost sector beside an old or new one is a bad sector, or the result of a torn write.
         if len(lost) > (1 if known else 0):
             raise JournalDamaged(
                 f"sectors {lost}, behind commit {newest}, hold nothing that was ever written there: commits that were "
@@ -395,13 +394,13 @@ def _check_next_place(header: Header, records: dict[int, _Record], bad: dict[int
 
 
 def _next_extents(header: Header, records: dict[int, _Record], newest: int) -> list[range]:
-    """Where the record behind `newest` is: its sectors if it is there in part, else the first two of each place it may have."""
+    """Where the record after `newest` is: its sectors if it exists in part, otherwise the first two of each place it may have."""
     if (torn := records.get(newest + 1)) is not None:
         return [range(torn.start, torn.end)]
     places = _places(header)
     last = max((number for number in records if number <= newest), default=0)
     end = records[last].end if last else places.start
-    # A larger record begins the next lap where a smaller one still has room.
+    # A larger record begins the next lap although a smaller one would still fit.
     starts = [end] if end + 2 <= places.stop else []
     if end + 2 * _sectors_of(RECORD_BYTES_MAX) > places.stop:
         starts.append(places.start)
@@ -427,7 +426,7 @@ def _sectors_of(size: int) -> int:
 
 
 def apply_changes(items: dict[str, bytes], changes: Iterable[Change]) -> None:
-    """Make the changes in a map."""
+    """Apply the changes to a map."""
     for change in changes:
         if isinstance(change, PutItem):
             items[change.key] = change.value
@@ -442,8 +441,8 @@ def apply_changes(items: dict[str, bytes], changes: Iterable[Change]) -> None:
 
 
 def claim(disk: Disk, path: Path, term: int) -> None:
-    """Notify the owner of the journal at `path` that its term is over. Not synced: the owner is a process on this machine, and
-    after a power loss there is none. JournalDamaged, and nothing is written, if it is not a journal."""
+    """Show the owner of the journal at `path` that its term has ended. Not synced: the owner is a process on this machine, and
+    after a power loss there is none. Raises JournalDamaged, and writes nothing, if it is not a journal."""
     file = disk.open(path)
     try:
         header = _header_in(file)
@@ -453,10 +452,11 @@ def claim(disk: Disk, path: Path, term: int) -> None:
 
 
 class Journal:
-    """The journal of one opening of a store: files of its own, so that an earlier opening writes into no other one's.
+    """The journal of one opening of a store, in files of its own, so that an earlier opening never writes into those of a later
+    one.
 
-    With a `mirror` the same bytes are written to a second file, on another volume, and both are synced. A mirror that fails is
-    given up, loudly: the first file is the one that the store needs.
+    With a `mirror`, the same bytes are written to a second file, on another volume, and both are synced. A mirror that fails is
+    dropped with a complaint: the store needs the first file only.
     """
 
     def __init__(
@@ -470,10 +470,10 @@ class Journal:
         salt: bytes,
         mirror: Path | None = None,
     ) -> None:
-        """A new, empty one in place of any other. The store holds every commit up to `applied`."""
+        """Create an empty journal in place of any other. The database holds every commit up to `applied`."""
         header = Header(salt, term, applied, JOURNAL_BYTES, synced)
         disk.replace_file(path, empty_journal(header))
-        self.newest = applied  # the newest commit: recorded here, or made in the store itself
+        self.newest = applied  # the newest commit: recorded here, or made in the database itself
         self.recorded = applied  # the newest commit that is recorded here
         self.mirror_failure = ""
         self._salt = salt
@@ -487,7 +487,7 @@ class Journal:
         self._places = _places(header)
         self._at = self._places.start  # where the next record begins
         self._lap = 1
-        self._used = 0  # sectors with records that the store does not hold yet, and what was left free at the end of a lap
+        self._used = 0  # sectors of records that the database lacks, and the unused end of a lap
 
     def _begin_mirror(self, disk: Disk, path: Path, header: Header) -> None:
         try:
@@ -497,7 +497,7 @@ class Journal:
             self.mirror_failure = f"{path} cannot be written: {error}"
 
     def append(self, changes: Sequence[Change]) -> bool:
-        """Make one commit durable; False, and nothing is written, if there is no room for it."""
+        """Make one commit durable. Returns False, and writes nothing, if there is no space for it."""
         body = encode_body(changes)
         if len(body) > RECORD_BYTES_MAX:
             return False
@@ -534,16 +534,16 @@ class Journal:
 
     @property
     def claimed(self) -> bool:
-        """Whether the store was opened after us: what was written last may have come too late for the one that did."""
+        """Whether the store was opened again since: the last write may have come too late for that opening."""
         return self._file.read_at(_TERM.size, _CLAIM_PLACE * SECTOR_BYTES) != self._term
 
     def is_linked(self) -> bool:
-        """Whether the file and its mirror are what their names lead to, and as long as they were made."""
+        """Whether the names of the file and its mirror still refer to the open files, and these have their length."""
         files = [self._file, *([self._mirror] if self._mirror is not None else [])]
         return all(file.is_linked() and file.size() >= self._size for file in files)
 
     def release(self, newest: int) -> None:
-        """The store holds everything up to `newest`: it may be written over."""
+        """Free the space of the commits up to `newest`, which the database holds."""
         self.newest = newest
         self._used = 0
 
@@ -565,11 +565,11 @@ _V1_CHECKED_AT: Final = 8
 
 
 def _recover_v1(content: bytes, applied: int) -> Recovered:
-    """By the rules of format 1: a bad newest record counts as torn, for there is only one copy."""
+    """Recover by the rules of format 1: a bad newest record counts as torn, because there is only one copy."""
     at, newest, commits = _V1_FILE_HEADER.size, 0, []
     for number, body, end in _whole_v1_records(content, at):
         if newest and number != newest + 1:
-            break  # left of an older lap
+            break  # a rest of an older lap
         if newest == 0 and number > applied + 1:
             raise JournalDamaged(f"it begins with commit {number}, and the store ends with {applied}")
         at, newest = end, number
@@ -581,7 +581,7 @@ def _recover_v1(content: bytes, applied: int) -> Recovered:
 
 
 def _whole_v1_records(content: bytes, at: int) -> Iterator[tuple[int, bytes, int]]:
-    """(number, body, end) of the good records that lie back to back from `at` on."""
+    """(number, body, end) of the good records that follow each other from `at` on."""
     while (found := _v1_record_at(content, at)) is not None:
         yield found
         at = found[2]
@@ -604,7 +604,7 @@ def _check_nothing_newer_v1(content: bytes, at: int, newest: int) -> None:
         found = _v1_record_at(content, at)
         if found is not None and found[0] > newest:
             raise JournalDamaged(f"commit {newest + 1} cannot be read, and commit {found[0]} is there")
-        # What is inside a record of an older lap is a part of some value.
+        # Bytes inside a record of an older lap are part of some value.
         at = found[2] if found is not None else at + 1
 
 

@@ -1,9 +1,9 @@
-"""Keyspace: what a replicated store needs of etcd, or of a service like it.
+"""Keyspace: what a replicated store needs of etcd, or of a similar service.
 
-Fenced transactions, leases, waiting for a change, in etcd's terms.
+Fenced transactions, leases and waiting for a change, in etcd's terms.
 
-Each call is one attempt with a short deadline of its own. After `NoAnswer` a request may have been carried out, may
-still be, or never will be. A caller that repeats it must make that harmless.
+Each call is one attempt with a short timeout of its own. After `NoAnswer` a request may have been executed, may still be, or never
+will be. A caller that repeats it must make that harmless.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from varlog.model.errors import Unavailable
 
-# What one transaction may hold: below etcd's own limits of 128 operations and 1.5 MiB, with room for what is added to it.
+# The limits of one transaction: below etcd's own of 128 operations and 1.5 MiB, with space for what is added to it.
 OPERATIONS_MAX: Final = 120
 BYTES_MAX: Final = 1 << 20
 
 
 class NoAnswer(Unavailable):
-    """No answer: it may be done, or may still be done."""
+    """No answer: the request may have been executed, or may still be."""
 
 
 class LeaseGone(Unavailable):
@@ -29,7 +29,7 @@ class LeaseGone(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key that exists. `created` and `modified` are revisions: they grow with every change of anything."""
+    """A key that exists. `created` and `modified` are revisions, which grow with every change of any key."""
 
     key: str
     value: bytes
@@ -40,7 +40,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The key exists since this revision; 0: it does not exist."""
+    """The key was created at this revision; 0: it does not exist."""
 
     key: str
     revision: int
@@ -59,7 +59,7 @@ Condition = Created | Modified
 
 @dataclass(frozen=True, slots=True)
 class PutKey:
-    """Set one key. With a lease it is deleted when that ends."""
+    """Set one key. With a lease, the key is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -79,7 +79,7 @@ KeyOperation = PutKey | DeleteKeys
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Whether the conditions held and the operations were done, at which revision; if not, what was found instead."""
+    """Whether the conditions were met and the operations executed, and at which revision; if not, the keys found instead."""
 
     succeeded: bool
     revision: int
@@ -87,7 +87,7 @@ class TransactionResult:
 
 
 class Keyspace(Protocol):
-    """An ordered map with revisions and leases, which survives everything that a majority of its members survives."""
+    """An ordered map with revisions and leases, which survives every failure that leaves a majority of its members."""
 
     @property
     def place(self) -> str: ...
@@ -98,23 +98,23 @@ class Keyspace(Protocol):
         operations: Sequence[KeyOperation],
         otherwise: Sequence[str] = (),
     ) -> TransactionResult:
-        """All operations if all conditions hold, else the keys named in `otherwise`. No key may be touched twice."""
+        """Execute all operations if all conditions are met; otherwise read the keys in `otherwise`. No key may be touched twice."""
         ...
 
     async def range(self, begin: str, end: str) -> list[StoredKey]:
-        """Every key with begin <= key < end, in order, as of one point in time after this was asked."""
+        """Every key with begin <= key < end, in order, as of one point in time after the call."""
         ...
 
     async def grant(self, ttl_s: float) -> tuple[int, float]:
-        """A new lease: its number, and its time, which may be longer than asked for."""
+        """Grant a new lease. Returns its number, and its time, which may be longer than requested."""
         ...
 
     async def renew(self, lease: int) -> float:
-        """The time it has from now on; 0 if it is gone."""
+        """Renew a lease. Returns the time it has from now on; 0 if it is gone."""
         ...
 
     async def revoke(self, lease: int) -> None:
-        """End it, and delete its keys."""
+        """End a lease, and delete its keys."""
         ...
 
     async def wait_change(self, key: str, after: int, timeout_s: float) -> None:
@@ -122,5 +122,5 @@ class Keyspace(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close connections; the next call makes new ones."""
+        """Close connections; the next call opens new ones."""
         ...

@@ -2,8 +2,8 @@
 
 Large values are split, no key is touched twice, batches have a bounded size.
 
-A value over PART_BYTES_MAX lies in several keys: its own, and continuations `<key>\\0<number>` right behind it. No key of ours
-holds a NUL, so a range of keys holds the continuations of exactly the values that it holds.
+A value over PART_BYTES_MAX is stored in several keys: its own, and continuations `<key>\\0<number>` right after it. No key of the
+repository contains a NUL, so a range of keys contains the continuations of exactly the values in it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from varlog.metarepo.store.keyspace import (
 )
 
 PART_BYTES_MAX: Final = 512 * 1024
-# What a transaction's bytes hold besides keys and values, for each operation; generous.
+# An upper bound for the bytes of a transaction besides keys and values, per operation.
 OPERATION_BYTES: Final = 64
 
 CONTINUED, BEHIND = "\0", "\1"
 
 
 class Layout:
-    """Which values lie in several keys, as one term knows it: it is the only writer, so its memory is right."""
+    """Which values are stored in several keys. The term is the only writer, so its memory is accurate."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._parted: dict[str, None] = {}
 
     def load(self, found: Iterable[StoredKey]) -> dict[str, bytes]:
-        """The items that these keys, in their order, hold."""
+        """The items in these keys, which must be in order."""
         items: dict[str, bytes] = {}
         self._parted.clear()
         for one in found:
@@ -51,7 +51,7 @@ class Layout:
         return items
 
     def operations(self, changes: Sequence[Change]) -> list[KeyOperation]:
-        """What `changes` come to, in any order: no two of these touch one key."""
+        """The operations for `changes`. They may be executed in any order: no two of them touch the same key."""
         puts: dict[str, bytes] = {}
         ranges: list[tuple[str, str]] = []
         for change in changes:
@@ -92,7 +92,7 @@ class Layout:
 
 
 def batches(operations: Sequence[KeyOperation]) -> Iterator[list[KeyOperation]]:
-    """The same operations, as few at a time as a transaction may hold."""
+    """The same operations, split into batches that fit into a transaction."""
     batch: list[KeyOperation] = []
     size = 0
     for operation in operations:
@@ -130,7 +130,7 @@ def _size(operation: KeyOperation) -> int:
 
 
 def _without(ranges: Iterable[tuple[str, str]], keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The ranges, with gaps where `keys` are."""
+    """The ranges, without `keys`."""
     for begin, end in ranges:
         for key in keys:
             if begin <= key < end:

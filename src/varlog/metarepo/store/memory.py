@@ -31,13 +31,13 @@ async def _at_once() -> None:
 
 
 class MemoryMetadata:
-    """The contents: pass the same one to the next store to restart on it.
+    """The contents: pass the same object to the next store to restart on it.
 
-    `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: a caller
-    cancelled in the first has changed nothing, one cancelled in the second has changed everything without knowing it.
+    `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: a caller cancelled
+    in the first has changed nothing, one cancelled in the second has changed everything without knowing it.
 
-    `keys` are what repositories that share it see in place of `items` (InMemoryReplicatedStore); `held_until(host)` is
-    the time, of the loop, until which nothing passes between them and that host.
+    `keys` is what repositories that share it see instead of `items` (InMemoryReplicatedStore); `held_until(host)` is the time, of
+    the loop, until which nothing passes between them and that host.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ def _changed(items: dict[str, bytes], changes: Sequence[Change]) -> dict[str, by
     return items
 
 
-# MemoryKeys: the keys, revisions and leases that etcd's members agree on, in memory, for simulations and tests. Leases
-# end by the loop's time.
+# MemoryKeys: the keys, revisions and leases that etcd's members agree on, in memory, for simulations and tests. Leases end by the
+# loop's time.
 
-# What etcd itself refuses to go beyond.
+# The limits of etcd itself.
 ETCD_OPERATIONS_MAX: Final = 128
 ETCD_BYTES_MAX: Final = 1_572_864
 
@@ -165,7 +165,7 @@ class MemoryKeys:
         self._end(lease)
 
     def depose(self) -> None:
-        """Delete the leader's key, as the end of its lease would, immediately."""
+        """Delete the leader's key immediately, as the end of its lease would."""
         for key in [key for key in self._found if key.endswith("/leader")]:
             self.transact([], [DeleteKeys(key, key + "\0")], [])
 
@@ -233,14 +233,14 @@ def _check_as_etcd_does(operations: Sequence[KeyOperation]) -> None:
 
 # InMemoryReplicatedStore: the replicated store over keys in memory.
 #
-# For simulations and tests: requests take time, and hosts can be cut off.
+# For simulations and tests: requests take time, and hosts can be disconnected.
 
 T = TypeVar("T")
 
 
 class MemoryKeyspace:
-    """One process's access to the keys. A process that is disconnected or has waited too long gets no answer, and its
-    request may be carried out later."""
+    """One process's access to the keys. A process that is disconnected or has waited too long gets no answer, and its request may
+    be executed later."""
 
     def __init__(self, metadata: MemoryMetadata, host: str, attempt_s: float) -> None:
         self._metadata = metadata
@@ -285,7 +285,7 @@ class MemoryKeyspace:
         await self._travel()
 
     async def close(self) -> None:
-        """Requests in flight arrive all the same."""
+        """Requests in flight still arrive."""
 
     async def _ask(self, question: Callable[[], T]) -> T:
         asking = self._requests.spawn("ask", self._asked(question))
@@ -310,7 +310,7 @@ class MemoryKeyspace:
 
 
 class InMemoryReplicatedStore(ReplicatedStore):
-    """One repository's access to metadata that several share. `address` is where it listens; its host may be disconnected."""
+    """One repository's access to shared metadata. It listens at `address`, whose host may be disconnected."""
 
     def __init__(
         self, metadata: MemoryMetadata, environment: Environment, address: str, *, lease_s: float = LEASE_S

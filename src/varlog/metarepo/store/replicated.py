@@ -2,14 +2,14 @@
 
 One leads by lease, and every write is fenced by that lease:
 
-    <prefix>leader                 the leader, with its lease: gone when that ends. Its creation revision is the term
+        <prefix>leader                 the leader, with its lease: deleted when that ends. Its creation revision is the term
     <prefix>candidate/<address>    each repository that leads or waits, with its lease
     <prefix>commit                 the last commit: term, serial, and the pieces of its redo record if it is not applied yet
     <prefix>redo/<term>/…          the pieces of a commit that is too large for one transaction
     <prefix>item/<key>             what is stored
 
-Every transaction demands that `leader` is the key that this term created, and that `commit` is as this term left it. So it may
-be sent again through another member when no answer came, any number of times: it takes effect once, and never after its term.
+Every transaction requires that `leader` is the key that this term created, and that `commit` is as this term left it. So it may be
+sent again through another member when no answer came, any number of times: it takes effect once, and never after its term.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = get_logger("metarepo")
 
 
 class CommitPoint(msgspec.Struct, frozen=True, array_like=True):
-    """Which commit was the last. `redo_pieces` > 0: it is decided, and the items may not show it yet."""
+    """The last commit. `redo_pieces` > 0: it is decided, and the items may not reflect it yet."""
 
     term: int = 0
     serial: int = 0
@@ -56,7 +56,7 @@ _point = msgspec.msgpack.Decoder(CommitPoint)
 
 
 class ReplicatedStore:
-    """One repository's part in a shared store."""
+    """One repository's access to a shared store."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ReplicatedStore:
         return leader if self.leads or leader != self._address else ""
 
     async def wait_lost(self) -> Fenced:
-        return Fenced(f"the leadership of term {self._term} is over: {await self._candidacy.wait_lost()}")
+        return Fenced(f"the leadership of term {self._term} has ended: {await self._candidacy.wait_lost()}")
 
     async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
         return await self._candidacy.wait_repositories(known)
@@ -115,7 +115,7 @@ class ReplicatedStore:
                     term = await self._candidacy.wait_elected(self._address)
                     items = await self._load(term)
                 except (Fenced, LeaseGone) as error:
-                    _log.info(logfmt("the lease ended before it was of use: asking for a new one", why=error))
+                    _log.info(logfmt("the lease ended before it was used: requesting a new one", why=error))
                     continue
                 self._term = term
                 if self.leads:
@@ -133,7 +133,7 @@ class ReplicatedStore:
             await self._keyspace.close()
 
     async def _load(self, term: int) -> dict[str, bytes]:
-        """Everything, as the last term left it: nothing of it can arrive any more, for its `leader` key is gone."""
+        """Load everything as the last term left it: nothing of that term can arrive any more, because its `leader` key is gone."""
         found = await self._read_all()
         last = next((one for one in found if one.key == self._commit_key), None)
         point = _point.decode(last.value) if last is not None else CommitPoint()
@@ -167,7 +167,7 @@ class ReplicatedStore:
             await self._commit_large(self._term, operations)
 
     async def _commit_large(self, term: int, operations: list[KeyOperation]) -> None:
-        """Write down what will be done, decide it in one transaction, then do it: after a crash the next leader finishes it."""
+        """Write a redo record, decide it in one transaction, then apply it: after a crash the next leader finishes it."""
         pieces = encode_redo(operations)
         place = self._redo_pieces(term, self._serial + 1)
         for number, piece in enumerate(pieces):
@@ -181,7 +181,7 @@ class ReplicatedStore:
         await self._commit_point(term, [self._no_redo()])
 
     async def _fenced(self, term: int, operations: Sequence[KeyOperation]) -> None:
-        """A part of a commit. Harmless twice, and refused once a later commit was made."""
+        """Execute a part of a commit. It is idempotent, and refused once a later commit was made."""
         outcome = await self._candidacy.transact(
             self._conditions(term), operations, [self._candidacy.leader_key]
         )
@@ -191,7 +191,7 @@ class ReplicatedStore:
     async def _commit_point(
         self, term: int, operations: Sequence[KeyOperation], *, redo_pieces: int = 0
     ) -> None:
-        """The one transaction that decides."""
+        """Execute the one transaction that decides the commit."""
         leader, commit = self._candidacy.leader_key, self._commit_key
         self._serial += 1
         value = _encoder.encode(CommitPoint(term, self._serial, redo_pieces))
@@ -202,7 +202,7 @@ class ReplicatedStore:
         if outcome.succeeded:
             self._commit_revision = outcome.revision
         elif found is not None and found.value == value:
-            self._commit_revision = found.modified  # an earlier attempt of ours, whose answer was lost
+            self._commit_revision = found.modified  # an earlier attempt succeeded, and its answer was lost
         else:
             raise self._deposed(term, outcome)
 
@@ -213,7 +213,7 @@ class ReplicatedStore:
         ]
 
     def _redo_pieces(self, term: int, serial: int) -> str:
-        """The folder of one commit's pieces: a piece that arrives late does not disturb another commit."""
+        """The folder of one commit's pieces: a piece that arrives late does not affect another commit."""
         return f"{self._redo_folder}{term:020d}/{serial:020d}/"
 
     def _no_redo(self) -> DeleteKeys:
@@ -227,4 +227,4 @@ class ReplicatedStore:
             else "its lease has ended"
         )
         self._candidacy.lose(why)
-        return Fenced(f"{self.place}: term {term} is over: {why}")
+        return Fenced(f"{self.place}: term {term} has ended: {why}")

@@ -1,6 +1,6 @@
-"""MetadataSnapshot: what a store holds, read from its files without opening it.
+"""MetadataSnapshot: a store read from its files without opening it.
 
-The files may be open in another process: nothing is changed or locked, and only what is durable is seen.
+The files may be open in another process: nothing is changed or locked, and only durable state is visible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from varlog.model.commit import CommitRow
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID
 
-# The process that has the store open may move commits from the journal to the database between our two reads.
+# The process that has the store open may move commits from the journal to the database between the two reads.
 _ATTEMPTS_MAX: Final = 5
 
 
@@ -35,7 +35,7 @@ class MetadataSnapshot:
 
 
 def read_metadata(database: Path) -> MetadataSnapshot:
-    """Unavailable: the files are missing, or cannot be read as metadata."""
+    """Raises Unavailable if the files are missing, or cannot be read as metadata."""
     try:
         items = _items(database)
         members = records.members_of(items)
@@ -61,7 +61,7 @@ def read_metadata(database: Path) -> MetadataSnapshot:
 
 
 def _items(database: Path) -> dict[str, bytes]:
-    """Everything in the database and in the journal beside it."""
+    """All items in the database and in the journal beside it."""
     for _ in range(_ATTEMPTS_MAX - 1):
         with suppress(JournalDamaged):
             return _items_now(database)
@@ -85,8 +85,7 @@ def _database_items(database: Path) -> tuple[dict[str, bytes], int | None]:
     try:
         return _select(f"{database.absolute().as_uri()}?mode=ro")
     except sqlite3.OperationalError:
-        # Left by a killed process in a directory that we may not write to: SQLite reads its log only with an index file
-        # beside it.
+        # The log was left by a killed process in a read-only directory: SQLite reads it only with an index file beside it.
         with tempfile.TemporaryDirectory() as copy:
             for file in (database, log):
                 shutil.copy(file, copy)
@@ -96,7 +95,7 @@ def _database_items(database: Path) -> tuple[dict[str, bytes], int | None]:
 def _select(uri: str) -> tuple[dict[str, bytes], int | None]:
     """The items, and the newest journal commit in them; None: written by a version that had no journal."""
     with closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as opened:
-        opened.execute("BEGIN")  # both queries see one moment
+        opened.execute("BEGIN")  # both queries see the same state
         items = dict(opened.execute("SELECT key, value FROM items ORDER BY key"))
         if opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone() is None:
             return items, None

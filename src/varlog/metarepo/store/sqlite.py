@@ -2,20 +2,20 @@
 
 One writer; every commit is synced before it returns.
 
-A commit goes to the journal beside the database: one write and one sync, and none of the pages and locks of an SQLite
-transaction. A transaction takes in what the journal holds when there is no more room in it, when a range of keys is
-deleted (then most of it need not be written at all), and at a clean end: then the database has everything. A commit
-that is too large for the journal is a transaction of its own.
+A commit goes to the journal beside the database: one write and one sync, without the pages and locks of an SQLite transaction. A
+transaction moves the content of the journal to the database when the journal is full, when a range of keys is deleted (then most
+of it need not be written at all), and at a clean shutdown, after which the database has everything. A commit that is too large
+for the journal is a transaction of its own.
 
-SQLite does not check what it reads: every item has a CRC32C, and so have the number of items and the row with the term.
-Database and journal name each other: the database knows the salt of its journal, and which commit of it was taken in
-last. So an older copy of either beside the newer other one is refused, or, where the journal still has all that is
-missing, taken in.
+SQLite does not verify what it reads: every item has a CRC32C, and so have the number of items and the row with the term. Database
+and journal identify each other: the database stores the salt of its journal, and the number of the last commit moved from it. So
+an older copy of either beside the newer other one is refused, or, if the journal still has everything that is missing, brought up
+to date.
 
-A lock file beside the database keeps a second repository out; terms fence it even where locks do not hold: a
-transaction looks inside at the one in the database, a commit to the journal, behind its sync, at the one in the
-journal. Each opening takes a term, writes it into the journal and reads that then: a commit that saw its own term still
-there is in what is read. All of it runs in one worker.
+A lock file beside the database keeps a second repository out; terms fence it even where locks do not work: a transaction checks
+the term in the database, a commit to the journal checks, after its sync, the term in the journal. Each opening begins a term,
+writes it into the journal and then reads the journal: a commit that still saw its own term is in what is read. All of it runs in
+one worker.
 """
 
 from __future__ import annotations
@@ -60,12 +60,11 @@ from varlog.runtime.worker import Worker
 
 # "VLMR": distinguishes our databases from all others; SQLite keeps both numbers in the file's header.
 APPLICATION_ID: Final = int.from_bytes(b"VLMR", "big")
-# 1: without a journal. 2: without checksums. Both are taken over when they are opened. An older program must not open a
-# newer one.
+# 1: without a journal. 2: without checksums. Both are upgraded when they are opened. An older program must not open a newer one.
 FORMAT_VERSION: Final = 3
-# After this long without a commit an empty one follows the newest, which is then known to be durable whatever happens to it.
+# After this long without a commit, an empty one is written after the newest, which is then known to be durable.
 IDLE_MARK_S: Final = 0.5
-# How often the names of the files are looked at.
+# How often the names of the files are checked.
 NAMES_S: Final = 60.0
 REMEDY: Final = "restore it from a `varlog backup`, or rebuild it from the storage nodes with `vmr recover`"
 
@@ -114,11 +113,11 @@ class _Link:
 
     applied: int  # the newest commit that the database holds
     in_use: int  # from the first commit that may be in the journal alone until a clean end: a missing journal is a loss
-    recorded: int  # the newest commit up to `applied` that is in the journal, too; a large one is in the database alone
-    salt: bytes  # of the journal in use; empty: none, or one of format 1
-    next_salt: bytes  # of the journal that the opening makes in its place: a crash may leave either
-    items: int  # how many there are
-    digest: int  # sum of the CRCs of all items: a page that is an older one, or gone, is missed
+    recorded: int  # the newest commit up to `applied` that is also in the journal; a large one is in the database alone
+    salt: bytes  # salt of the journal in use; empty: none, or one of format 1
+    next_salt: bytes  # salt of the journal that replaces it: a crash may leave either
+    items: int  # number of items
+    digest: int  # sum of the CRCs of all items: reveals an old or missing page
 
     def crc(self, term: int) -> int:
         fields = (
@@ -136,7 +135,7 @@ class _Link:
 
 @dataclass(slots=True)
 class _Pending:
-    """What is in the journal and not in the database yet: first the deletions, then the puts."""
+    """Changes in the journal that are not in the database yet: first the deletions, then the puts."""
 
     puts: dict[str, bytes] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
@@ -163,9 +162,7 @@ class SqliteStore(SoleStore):
     def __init__(
         self, path: Path, environment: Environment, *, synced: bool = True, mirror: Path | None = None
     ) -> None:
-        self.complaints: list[
-            str
-        ] = []  # what the opening found harmed and could make good: the disk is failing
+        self.complaints: list[str] = []  # damage that the opening found and could repair: the disk is failing
         self._path = path
         self._environment = environment
         self._synced = synced
@@ -178,11 +175,11 @@ class SqliteStore(SoleStore):
         self._journal: Journal | None = None
         self._pending = _Pending()
         self._committed_at_s = 0.0
-        self._marked = 0  # the newest commit that an empty one follows
+        self._marked = 0  # the newest commit followed by an empty one
         self._mark_timer: asyncio.TimerHandle | None = None
         self._names_timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = (
-            None  # of a mark or a look at the names: no caller waited for it
+            None  # of a background mark or check of the names: no caller waited for it
         )
 
     @property
@@ -221,7 +218,7 @@ class SqliteStore(SoleStore):
     # --- when idle ------------------------------------------------------------------------------------------------------
 
     def _mark_when_idle(self) -> None:
-        """One timer at a time, however many commits there are."""
+        """Start one timer at a time, however many commits there are."""
         loop = asyncio.get_running_loop()
         self._committed_at_s = loop.time()
         if self._mark_timer is None:
@@ -257,7 +254,7 @@ class SqliteStore(SoleStore):
 
     def _tended(self, _: object, error: BaseException | None) -> None:
         if error is not None:
-            self._complain(f"the files cannot be kept, and nothing more is committed: {error}")
+            self._complain(f"the files cannot be maintained, and nothing more is committed: {error}")
             self._failure = error
         elif self._worker is not None:
             self._look_later()
@@ -265,8 +262,8 @@ class SqliteStore(SoleStore):
     # --- in the worker -------------------------------------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """What was deleted or replaced while it is open is put under its name again: found only at the next start, it
-        would be the loss of the newest commits, or of all."""
+        """Write files under their names again that were deleted or replaced while open. If that were noticed only at the next
+        start, the newest commits, or all, would be lost."""
         database, journal = self._database, self._journal
         if database is None or journal is None:
             return
@@ -279,17 +276,19 @@ class SqliteStore(SoleStore):
         except Superseded as newer:
             raise Fenced(f"{newer}: term {self._term} is over") from newer
         except OSError as error:
-            # What is open still has everything: a disk that is full now may take a copy at the next look.
-            self._complain(f"the files cannot be looked at, or written again: {error}")
+            # The open files still have everything: a disk that is full now may have space for a copy at the next check.
+            self._complain(f"the files cannot be checked, or written again: {error}")
             return
         if not linked:
             self._checkpoint(database, journal, journal.newest)
-            # Until the new one is there, none is needed: the database has everything.
+            # Until the new journal exists, none is needed: the database has everything.
             salt = self._environment.entropy.randbytes(SALT_BYTES)
             self._save_link(database, replace(self._link, in_use=0, next_salt=salt))
             journal.close()
             self._begin_journal(database)
-            self._complain("the journal was deleted, replaced or cut while it was open, and is begun again")
+            self._complain(
+                "the journal was deleted, replaced or truncated while it was open, and is started again"
+            )
 
     def _lock_again(self) -> None:
         lock = self._lock
@@ -340,15 +339,15 @@ class SqliteStore(SoleStore):
         items = _checked_items(database.sql, self._link)
         self._take_in_journal(database, items)
         self._begin_journal(database)
-        _ = database.is_linked()  # from now on it knows its files
+        _ = database.is_linked()  # records the identity of its files
         return OpenedStore(self._term, dict(sorted(items.items())))
 
     def _check_identity(self, sql: sqlite3.Connection) -> None:
-        """Before anything is written: a file that is not ours stays as it is."""
+        """Check before anything is written: a file that is not ours stays unchanged."""
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         version = _version(sql)
         if not _tables(sql) and application == 0:
-            # Empty: new, or a start that was cut off before its first transaction. There was no journal before that.
+            # Empty: new, or a start that was interrupted before its first transaction. There was no journal before that.
             if any(map(self._environment.disk.exists, self._journals())):
                 raise Corrupt("it is missing or empty, and its journal is there: the database is lost")
             return
@@ -364,7 +363,7 @@ class SqliteStore(SoleStore):
         return [journal_path(self._path), *([self._mirror] if self._mirror is not None else [])]
 
     def _take_in_journal(self, database: Database, items: dict[str, bytes]) -> None:
-        """Take a term, and take in what the last opening left in its journal. Each step may be the last one before a crash."""
+        """Begin a term, and apply what the last opening left in its journal. A crash may follow any step."""
         link = self._link
         harmed: list[tuple[Path, JournalDamaged]] = []
         left = self._left_journals(harmed)
@@ -404,7 +403,7 @@ class SqliteStore(SoleStore):
     def _recover(
         self, left: dict[Path, bytes], harmed: list[tuple[Path, JournalDamaged]]
     ) -> list[list[Change]]:
-        """The commits of the journal that has most. What one of them knows of and none has is a loss."""
+        """The commits of the journal that has most. A commit that one of them knows and none has is a loss."""
         disk, link = self._environment.disk, self._link
         found: list[list[list[Change]]] = []
         for path in left:
@@ -418,9 +417,7 @@ class SqliteStore(SoleStore):
             for complaint in recovered.complaints:
                 self._complain(f"{path}: {complaint}")
         best: list[list[Change]] = max(found, key=len, default=[])
-        if (
-            found and len(best) > len(min(found, key=len)) + 1
-        ):  # a crash in the middle of a commit explains one
+        if found and len(best) > len(min(found, key=len)) + 1:  # a crash during a commit explains one
             self._complain("one of the journals lacks commits that the other one has")
         for path, damage in harmed:
             if not found or damage.known > link.applied + len(best):
@@ -429,7 +426,7 @@ class SqliteStore(SoleStore):
         return best
 
     def _goes_with(self, path: Path, salt: bytes, term: int) -> bool:
-        """Whether the journal that was found is that of the last opening. One that is not needed any more may be another one."""
+        """Whether the journal found is that of the last opening. If no journal is needed any more, another one is harmless."""
         link = self._link
         if salt in (link.salt, link.next_salt):
             return True
@@ -444,7 +441,7 @@ class SqliteStore(SoleStore):
                 f"{self._term}): it is an older copy, or one of another store"
             )
         self._complain(
-            "the journal is an older copy: the last end was a clean one, so nothing was lost with it"
+            "the journal is an older copy: the last shutdown was clean, so nothing was lost with it"
         )
         return False
 
@@ -468,7 +465,7 @@ class SqliteStore(SoleStore):
         )
         self._marked = link.applied
         self._check_mirror(self._journal)
-        # From now on the journal that was found is an older one.
+        # From now on the journal that was found is obsolete.
         self._save_link(database, replace(link, in_use=1, salt=link.next_salt))
 
     def _save_link(self, database: Database, link: _Link) -> None:
@@ -478,7 +475,7 @@ class SqliteStore(SoleStore):
         self._link = link
 
     def _check_mirror(self, journal: Journal) -> None:
-        """A mirror that failed is given up, and that is said once."""
+        """Drop a mirror that failed, and report that once."""
         failure, journal.mirror_failure = journal.mirror_failure, ""
         if failure:
             self._complain(f"the journal has no mirror any more: {failure}")
@@ -487,7 +484,7 @@ class SqliteStore(SoleStore):
         if complaint in self.complaints[-1:]:
             return
         self.complaints.append(complaint)
-        _log.warning(logfmt("the metadata files are harmed", place=self._path, what=complaint))
+        _log.warning(logfmt("the metadata files are damaged", place=self._path, what=complaint))
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
@@ -503,7 +500,7 @@ class SqliteStore(SoleStore):
         if not self._record(journal, changes):
             self._pending.add(changes)
             self._checkpoint(database, journal, journal.newest + 1)
-            # So that the journal knows of what only the database has: an older copy of that is then noticed.
+            # So the journal records that a commit exists in the database alone: an older copy of the database is then noticed.
             self._write_mark()
 
     def _record(self, journal: Journal, changes: Sequence[Change]) -> bool:
@@ -511,15 +508,15 @@ class SqliteStore(SoleStore):
             return False
         if journal.mirror_failure:
             self._check_mirror(journal)
-        # Behind the sync: who claimed the journal before this look may have read it before our write (law 7). In the journal,
-        # not in the database: this is part of every append, and a query takes six times as long.
+        # After the sync: a process that claimed the journal before this check may have read it before our write (law 7). In the
+        # journal, not in the database: this is part of every append, and a query takes six times as long.
         if journal.claimed:
             raise Fenced(f"{self._path} was opened again: term {self._term} is over")
         self._pending.add(changes)
         return True
 
     def _checkpoint(self, database: Database, journal: Journal, newest: int) -> None:
-        """The database takes everything in up to commit `newest`; the journal is not needed any more."""
+        """Move everything up to commit `newest` to the database; the journal is then not needed any more."""
         self._write_through(database, newest, journal.recorded)
         journal.release(newest)
 
@@ -551,9 +548,9 @@ class SqliteStore(SoleStore):
 
     def _close(self) -> None:
         try:
-            self._tend()  # what has lost its name since the last look goes with the descriptor
+            self._tend()  # a file without a name is lost with its descriptor
         except (sqlite3.Error, OSError, Fenced) as error:
-            _log.warning(logfmt("the metadata files cannot be kept", place=self._path, why=error))
+            _log.warning(logfmt("the metadata files cannot be maintained", place=self._path, why=error))
         database, self._database = self._database, None
         journal, self._journal = self._journal, None
         lock, self._lock = self._lock, None
@@ -567,13 +564,13 @@ class SqliteStore(SoleStore):
                 lock.release()
 
     def _close_database(self, database: Database, journal: Journal | None) -> None:
-        """With everything in the database. Where that fails the journal still has it, and the next opening takes it in."""
+        """Close with everything in the database. If that fails, the journal still has it, and the next opening applies it."""
         try:
             if journal is not None:
                 self._write_through(database, journal.newest, journal.recorded)
                 self._save_link(database, replace(self._link, in_use=0))
         except (sqlite3.Error, OSError, Fenced) as error:
-            _log.warning(logfmt("the metadata stay in their journal", place=self._path, why=error))
+            _log.warning(logfmt("the metadata stays in its journal", place=self._path, why=error))
         finally:
             database.close()
 
@@ -582,7 +579,7 @@ class SqliteStore(SoleStore):
 
 
 def _make_schema(database: Database) -> None:
-    """A new database, or one of an older format, gets what it lacks. Each step is done as a whole, or not at all."""
+    """Create the tables of a new database, or upgrade an older format. Each step is atomic."""
     sql = database.sql
     fresh = not _tables(sql)
     sql.create_function("item_crc", 2, _item_crc, deterministic=True)
@@ -657,7 +654,7 @@ def _term(sql: sqlite3.Connection) -> int:
 
 
 def _may_run_inline(changes: Sequence[Change]) -> bool:
-    """Whether the changes stay in the journal. With a range deleted, little of it is left to be written to the database."""
+    """Whether the changes stay in the journal. After the deletion of a range, little is left to be written to the database."""
     return DeleteItems not in map(type, changes)
 
 
