@@ -101,14 +101,14 @@ def test_a_node_of_a_chain_is_head_middle_tail_or_out_of_sync() -> None:
 
 
 def test_status_shows_epoch_sequencer_and_chain() -> None:
-    told = text(*parts(WHOLE))
-    assert "127.0.0.1:7109" in told and "1:serves  2:serves  3:serves" in told
-    assert "NO REDUNDANCY" not in told
-    assert "primary" not in told, "there is no committed stream to show"
+    output = text(*parts(WHOLE))
+    assert "127.0.0.1:7109" in output and "1:serves  2:serves  3:serves" in output
+    assert "NO REDUNDANCY" not in output
+    assert "primary" not in output, "there is no committed stream to show"
 
 
-def test_one_copy_left_is_told_loudly() -> None:
-    """R-SEQ-10: it goes on with one replica, and says so."""
+def test_one_copy_left_is_shown_loudly() -> None:
+    """R-SEQ-10: it continues with one replica, and shows that."""
     assert thin_lines(ALONE) == [
         "NO REDUNDANCY: log stream 3 has one copy left, on node 2; out of sync: 1, 3",
     ]
@@ -118,41 +118,39 @@ def test_one_copy_left_is_told_loudly() -> None:
     assert thin_lines(WHOLE) == [] and thin_lines(ALONE, TopicID(8)) == []
 
 
-def test_a_member_says_why_it_does_not_serve_as_it_should() -> None:
+def test_a_member_shows_why_it_is_degraded() -> None:
     sync = SyncStatus(SyncState.IN_PROGRESS, NODES[2], LLSN(51), LLSN(101))
     units = {
         NODES[0]: replace(UNIT, epoch=Epoch(3), sync=sync),
         NODES[1]: replace(UNIT, full=True, trouble="full"),
         NODES[2]: replace(UNIT, damage=((LLSN(3), LLSN(7)),)),
     }
-    told = text(
+    output = text(
         chains_table(
             one := seen(Chain(LS, NODES[1:], NODES[:1]), units, unleased=frozenset(NODES[2:])),
             one.view.streams,
         )
     )
-    assert "1:out of sync (in epoch 3; filled from 3, 50 %)" in told
-    assert "2:serves (disk full)" in told
-    assert "3:serves (no lease; 4 entries damaged)" in told
+    assert "1:out of sync (in epoch 3; filled from 3, 50 %)" in output
+    assert "2:serves (disk full)" in output
+    assert "3:serves (no lease; 4 entries damaged)" in output
 
 
-def test_a_node_without_a_lease_is_told() -> None:
+def test_a_node_without_a_lease_is_shown() -> None:
     assert "alive, no lease" in text(*parts(seen(Chain(LS, NODES), ALL, unleased=frozenset(NODES))))
 
 
 @pytest.mark.parametrize(
-    ("sequencers", "told"),
+    ("sequencers", "shown"),
     [
         ((SEQUENCER,), "127.0.0.1:7109 "),
         ((SequencerID(SEQUENCER.address, 12),), "restarted"),
         ((), "(gone)"),
     ],
 )
-def test_a_sequencer_that_is_another_one_or_gone_is_told(
-    sequencers: tuple[SequencerID, ...], told: str
-) -> None:
+def test_a_replaced_or_missing_sequencer_is_shown(sequencers: tuple[SequencerID, ...], shown: str) -> None:
     """One that was restarted has counted nothing yet."""
-    assert told in text(projections_table(seen(Chain(LS, NODES), ALL, sequencers=sequencers)))
+    assert shown in text(projections_table(seen(Chain(LS, NODES), ALL, sequencers=sequencers)))
 
 
 @pytest.mark.parametrize(
@@ -177,12 +175,12 @@ def test_a_topic_is_described_by_its_ranges_and_units() -> None:
         "epoch 4, sequencer 127.0.0.1:7109; replica groups by stream",
         "positions 1 on: log stream 3",
     ]
-    told = text(units_table(WHOLE, WHOLE.view.streams))
-    assert all(word in told for word in ("head", "middle", "tail", "leased", "4.0 KiB"))
+    output = text(units_table(WHOLE, WHOLE.view.streams))
+    assert all(word in output for word in ("head", "middle", "tail", "leased", "4.0 KiB"))
     assert "silent" in text(units_table(ALONE, ALONE.view.streams))
 
 
-def test_stripes_are_told_range_by_range() -> None:
+def test_stripes_are_shown_range_by_range() -> None:
     ranges = (
         Range(GLSN(1), (Stripe(LS),)),
         Range(GLSN(91), (Stripe(LS, LLSN(91)), Stripe(LogStreamID(4))), 128),

@@ -40,10 +40,10 @@ def data(tmp_path: Path) -> Path:
 
 def test_append_prints_where_the_entries_are(tmp_path: Path) -> None:
     assert good(varlog("append", "orders", "hello", data=tmp_path)) == "position 1 (log stream 1, LLSN 1)\n"
-    told = good(varlog("append", "orders", "b", "c", data=tmp_path))
-    assert told == "positions 2 to 3 (log stream 1, LLSN 2 to 3)\n"
-    told = good(varlog("append", "orders", "d", "--json", "--stream", "1", data=tmp_path))
-    assert json.loads(told) == {"glsn": 4, "llsn": 4, "log_stream": 1, "count": 1}
+    output = good(varlog("append", "orders", "b", "c", data=tmp_path))
+    assert output == "positions 2 to 3 (log stream 1, LLSN 2 to 3)\n"
+    output = good(varlog("append", "orders", "d", "--json", "--stream", "1", data=tmp_path))
+    assert json.loads(output) == {"glsn": 4, "llsn": 4, "log_stream": 1, "count": 1}
 
 
 def test_append_takes_the_lines_of_stdin_as_they_are(tmp_path: Path) -> None:
@@ -53,9 +53,11 @@ def test_append_takes_the_lines_of_stdin_as_they_are(tmp_path: Path) -> None:
     good(varlog("append", "orders", "-", data=tmp_path, stdin=b"more\n"))
     result = varlog("read", "orders", "1", "--end", "6", data=tmp_path)
     assert (result.exit_code, result.stdout_bytes) == (0, b"one\n\n\xff\xfe\nlast\nmore\n")
-    told = [json.loads(line) for line in good(varlog("tail", "orders", "--json", data=tmp_path)).splitlines()]
-    assert [entry.get("data") for entry in told] == ["one", "", None, "last", "more"]
-    assert told[2]["base64"] == "//4="
+    output = [
+        json.loads(line) for line in good(varlog("tail", "orders", "--json", data=tmp_path)).splitlines()
+    ]
+    assert [entry.get("data") for entry in output] == ["one", "", None, "last", "more"]
+    assert output[2]["base64"] == "//4="
 
 
 def test_no_line_of_stdin_appends_nothing(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_read_that_names_no_one_place_is_wrong_usage(data: Path, arguments: li
     assert "POSITION" in bad(varlog("read", "orders", *arguments, data=data), code=2)
 
 
-def test_reads_of_nothing_say_what_is_there(data: Path) -> None:
+def test_reads_of_missing_positions_name_the_readable_range(data: Path) -> None:
     """R-READ-1: not yet written, and trimmed, are two different errors."""
     assert "position 6 is not written yet: the newest is 5" in bad(varlog("read", "orders", "6", data=data))
     assert "error" in bad(varlog("read", "orders", "0", data=data), code=2)
@@ -95,8 +97,8 @@ def test_tail_shows_the_newest_and_stops_at_what_is_trimmed(data: Path) -> None:
     assert good(varlog("tail", "orders", "-n", "2", data=data)) == "d\ne\n"
     assert good(varlog("tail", "orders", "-n", "0", data=data)) == ""
     assert good(varlog("tail", "orders", "--from", "4", data=data)) == "d\ne\n"
-    told = good(varlog("trim", "orders", "3", data=data))
-    assert told == "trimmed: the oldest entry of orders that can be read is now at 4\n"
+    output = good(varlog("trim", "orders", "3", data=data))
+    assert output == "trimmed: the oldest entry of orders that can be read is now at 4\n"
     assert good(varlog("tail", "orders", data=data)) == "d\ne\n"
 
 
@@ -130,8 +132,8 @@ def test_topics_are_made_listed_described_and_deleted(tmp_path: Path) -> None:
     assert "already exists" in bad(varlog("topic", "create", "orders", data=tmp_path))
     good(varlog("topic", "create", "orders", "--if-not-exists", data=tmp_path))
     good(varlog("append", "orders", "x", data=tmp_path))
-    [told] = json.loads(good(varlog("topic", "list", "--json", data=tmp_path)))
-    assert (told["name"], told["streams"], told["oldest"], told["newest"]) == ("orders", 2, 1, 1)
+    [output] = json.loads(good(varlog("topic", "list", "--json", data=tmp_path)))
+    assert (output["name"], output["streams"], output["oldest"], output["newest"]) == ("orders", 2, 1, 1)
     described = json.loads(good(varlog("topic", "describe", "orders", "--json", data=tmp_path)))
     assert [stream["state"] for stream in described["log_streams"]] == ["running", "running"]
     assert "positions 1 to 1" in good(varlog("topic", "describe", "orders", data=tmp_path))
@@ -147,13 +149,13 @@ def test_a_topic_name_that_needs_quoting_is_refused(tmp_path: Path) -> None:
 
 def test_streams_are_listed_added_and_status_shows_all(data: Path) -> None:
     assert "log stream 2 is running" in good(varlog("stream", "add", "orders", data=data))
-    told = json.loads(good(varlog("stream", "list", "--json", data=data)))
-    assert [stream["log_stream"] for stream in told] == [1, 2]
-    assert told[0]["statuses"]["1"]["committed_end"] == 6
+    output = json.loads(good(varlog("stream", "list", "--json", data=data)))
+    assert [stream["log_stream"] for stream in output] == [1, 2]
+    assert output[0]["statuses"]["1"]["committed_end"] == 6
     status = good(varlog("status", data=data))
     assert all(word in status for word in ("orders", "running", "alive", "committed"))
-    told = json.loads(good(varlog("status", "--json", data=data)))
-    assert told["view"]["topics"][0]["name"] == "orders" and told["tails"][0]["high_watermark"] == 5
+    output = json.loads(good(varlog("status", "--json", data=data)))
+    assert output["view"]["topics"][0]["name"] == "orders" and output["tails"][0]["high_watermark"] == 5
     [node] = json.loads(good(varlog("node", "list", "--json", data=data)))
     assert node["node"] == 1 and node["alive"] is True
 
@@ -166,24 +168,24 @@ def test_an_unknown_stream_and_an_unknown_node_are_named(data: Path) -> None:
 
 
 def test_more_replicas_than_nodes_is_refused(data: Path) -> None:
-    told = bad(varlog("topic", "create", "wide", "--replicas", "3", data=data))
-    assert "3 replicas need 3 living storage nodes" in told
+    output = bad(varlog("topic", "create", "wide", "--replicas", "3", data=data))
+    assert "3 replicas need 3 living storage nodes" in output
 
 
 def test_dump_shows_replicas_and_finds_damage(data: Path) -> None:
-    told = good(varlog("dump", str(data), "--verify", "--segments"))
-    assert "good" in told and "1 to 5" in told
+    output = good(varlog("dump", str(data), "--verify", "--segments"))
+    assert "good" in output and "1 to 5" in output
     [segment] = data.rglob("*.seg")
     content = bytearray(segment.read_bytes())
     content[80] ^= 1
     segment.write_bytes(content)
     result = varlog("dump", str(data), "--verify")
     assert result.exit_code == 1 and "damaged" in result.output
-    told = json.loads(varlog("dump", str(data), "--json").stdout)
-    assert told["problems"]
+    output = json.loads(varlog("dump", str(data), "--json").stdout)
+    assert output["problems"]
 
 
-def test_dump_of_what_is_no_data_directory_says_so(tmp_path: Path) -> None:
+def test_dump_of_another_directory_reports_that_it_is_no_data_directory(tmp_path: Path) -> None:
     assert "contains no replica" in bad(varlog("dump", str(tmp_path)))
     assert "not a directory" in bad(varlog("dump", str(tmp_path / "nope")))
 
@@ -200,7 +202,7 @@ def test_a_directory_of_a_cluster_of_processes_is_left_alone(tmp_path: Path) -> 
     assert not (tmp_path / "varlog.json").exists()
 
 
-def test_no_cluster_at_the_address_is_said_at_once() -> None:
+def test_no_cluster_at_the_address_is_reported_immediately() -> None:
     assert "varlog up" in bad(varlog("status", "--cluster", "127.0.0.1:1"))
     assert "varlog up" in bad(varlog("append", "orders", "x", "--cluster", "127.0.0.1:1"))
 
@@ -241,7 +243,7 @@ def test_every_command_explains_itself(arguments: list[str]) -> None:
 
 
 def test_up_refuses_what_cannot_be(tmp_path: Path) -> None:
-    told = bad(varlog("up", "--nodes", "2", "--replicas", "3", data=tmp_path), code=2)
-    assert "--nodes 3" in told
+    output = bad(varlog("up", "--nodes", "2", "--replicas", "3", data=tmp_path), code=2)
+    assert "--nodes 3" in output
     assert varlog("up", "--nodes", "0").exit_code == 2
     assert varlog("up", "--port", "99999").exit_code == 2

@@ -32,19 +32,19 @@ def test_readers_are_listed_with_their_lag(data: Path) -> None:
         ["orders", "slow", "one", "2"],
     ]
     assert all(line.endswith(" ago") for line in lines[1:])
-    told = json.loads(good(varlog("reader", "list", "--topic", "orders", "--json", data=data)))
-    assert [(one["name"], one["position"], one["newest"], one["lag"]) for one in told] == [
+    output = json.loads(good(varlog("reader", "list", "--topic", "orders", "--json", data=data)))
+    assert [(one["name"], one["position"], one["newest"], one["lag"]) for one in output] == [
         ("nightly", 4, 5, 1),
         ("slow one", 2, 5, 3),
     ]
-    assert all(0 <= one["age_s"] < 3600 for one in told)
+    assert all(0 <= one["age_s"] < 3600 for one in output)
 
 
 def test_the_status_shows_readers_and_their_lag(data: Path) -> None:
     shown = good(varlog("status", data=data))
     assert any(line.split()[:4] == ["orders", "nightly", "4", "1"] for line in shown.splitlines())
-    told = json.loads(good(varlog("status", "--json", data=data)))
-    assert [(one["topic"], one["name"], one["lag"]) for one in told["readers"]] == [
+    output = json.loads(good(varlog("status", "--json", data=data)))
+    assert [(one["topic"], one["name"], one["lag"]) for one in output["readers"]] == [
         ("orders", "nightly", 1),
         ("orders", "slow one", 3),
     ]
@@ -66,8 +66,15 @@ def test_a_forgotten_reader_is_gone_and_an_unknown_one_is_named(data: Path) -> N
 def test_writers_are_listed_and_forgotten(data: Path) -> None:
     line = good(varlog("writer", "list", data=data)).splitlines()[1]
     assert line.split()[:6] == ["orders", "ingest", "3", "finished", "5", "1"]
-    (told,) = json.loads(good(varlog("writer", "list", "--topic", "orders", "--json", data=data)))
-    assert (told["topic"], told["name"], told["batch"], told["begin"], told["streams"], told["finished"]) == (
+    (output,) = json.loads(good(varlog("writer", "list", "--topic", "orders", "--json", data=data)))
+    assert (
+        output["topic"],
+        output["name"],
+        output["batch"],
+        output["begin"],
+        output["streams"],
+        output["finished"],
+    ) == (
         "orders",
         "ingest",
         3,
@@ -81,8 +88,8 @@ def test_writers_are_listed_and_forgotten(data: Path) -> None:
 
 
 def test_a_trim_that_respects_readers_takes_nothing_from_them(data: Path) -> None:
-    told = bad(varlog("trim", "orders", "3", "--respect-readers", data=data))
-    assert "reader 'slow one' has read up to 2" in told
+    output = bad(varlog("trim", "orders", "3", "--respect-readers", data=data))
+    assert "reader 'slow one' has read up to 2" in output
     assert good(varlog("read", "orders", "1", data=data)) == "a\n"
     good(varlog("trim", "orders", "2", "--respect-readers", data=data))
     good(varlog("trim", "orders", "3", data=data))

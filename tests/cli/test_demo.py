@@ -151,7 +151,7 @@ def test_each_violation_that_spark_sees_is_found(changed: dict[str, int | str], 
     assert [bool(violations) for violations in wrong.violations(40, 40)] == claims
 
 
-def test_without_spark_the_demo_says_how_to_install_it(
+def test_without_spark_the_demo_prints_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -159,7 +159,7 @@ def test_without_spark_the_demo_says_how_to_install_it(
 
 
 @pytest.mark.process
-def test_a_spark_that_ends_badly_is_told_by_its_last_words(
+def test_a_spark_job_that_fails_is_reported_by_its_last_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = tmp_path / "python"

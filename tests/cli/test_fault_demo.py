@@ -62,12 +62,12 @@ def test_what_is_lost_duplicated_or_out_of_order_is_counted(
     assert found.violations
 
 
-def test_the_account_is_told_to_people_and_to_programs() -> None:
+def test_the_account_is_rendered_as_text_and_as_json() -> None:
     console = Console(record=True, width=120)
     found = account(DATA[:2])
     found.show(console)
-    told = console.export_text()
-    assert "Something is wrong." in told and "0.25 s" in told
+    output = console.export_text()
+    assert "Something is wrong." in output and "0.25 s" in output
     assert found.figures()["lost"] == 1
     assert found.figures()["faults"] == [
         {
@@ -80,7 +80,7 @@ def test_the_account_is_told_to_people_and_to_programs() -> None:
     ]
 
 
-def test_a_sparkline_tells_nothing_from_little() -> None:
+def test_a_sparkline_distinguishes_zero_from_little() -> None:
     assert sparkline([0.0, 0.1, 50.0, 100.0]) == " ▁▄█"
     assert sparkline([0.0, 0.0]) == "  "
 
@@ -89,8 +89,8 @@ def test_the_picture_names_the_dead() -> None:
     console = Console(record=True, width=100)
     lines = [ProcessLine("vsn-1", None), ProcessLine("vsn-2", 77, "stream 1 running")]
     console.print(picture(Scene(lines, [10.0, 0.0], 10, "killed: vsn-1"), ["seals the stream"], 80))
-    told = console.export_text()
-    assert all(word in told for word in ("vsn-1", "killed", "77", "stream 1 running", "seals the stream"))
+    output = console.export_text()
+    assert all(word in output for word in ("vsn-1", "killed", "77", "stream 1 running", "seals the stream"))
 
 
 def test_without_a_terminal_there_are_lines() -> None:

@@ -42,16 +42,16 @@ def test_an_address_that_is_none_or_is_taken_is_refused(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--data", str(tmp_path))
-    assert "choose another --listen" in told
+        output = refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--data", str(tmp_path))
+    assert "choose another --listen" in output
 
 
-def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_command_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlog.cli.proxy, "find_spec", lambda name: None if name == "fastapi" else object())
     assert "the proxy needs fastapi: pip install 'varlog[proxy]'" in refused()
 
 
-def test_without_the_extra_a_cluster_goes_up_without_a_proxy_and_says_so_in_one_line(
+def test_without_the_extra_a_cluster_starts_without_a_proxy_and_prints_one_line_about_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(varlog.cli.proxy, "find_spec", lambda name: None)
@@ -60,7 +60,7 @@ def test_without_the_extra_a_cluster_goes_up_without_a_proxy_and_says_so_in_one_
     assert "pip install 'varlog[proxy]'" in line
 
 
-def test_the_proxy_has_the_usual_port_or_the_one_asked_for_or_any() -> None:
+def test_the_proxy_has_the_default_port_or_the_requested_one_or_any() -> None:
     assert proxy_port_from(7_100, 3) == 7_180
     assert proxy_port_from(7_100, 100) == sequencer_port_from(7_100, 100) + 1
     assert up._proxy_port(12_345, 7_100, 3) == 12_345
@@ -72,7 +72,7 @@ def test_the_proxy_has_the_usual_port_or_the_one_asked_for_or_any() -> None:
         assert other is not None and other != port and not is_free(port)
 
 
-def test_a_plan_has_a_proxy_only_where_one_is_asked_for(tmp_path: Path) -> None:
+def test_a_plan_has_a_proxy_only_on_request(tmp_path: Path) -> None:
     plan = ClusterPlan(tmp_path, ports_from(7_100, 1), replicas=1, streams=1)
     assert plan.proxy == "" and "proxy" not in [process.name for process in plan.processes()]
     [port] = free_ports(1)

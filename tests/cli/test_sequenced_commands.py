@@ -30,9 +30,9 @@ def test_entries_are_appended_read_followed_and_trimmed_as_in_any_topic(data: Pa
 
 def test_a_sequenced_topic_is_listed_and_described(data: Path) -> None:
     assert "sequenced" in good(varlog("topic", "list", data=data))
-    told = good(varlog("topic", "describe", "fast", data=data))
-    assert "sequenced ordering, positions 1 to 5" in told
-    assert "positions 1 on: log stream 1" in told and "leased" in told
+    output = good(varlog("topic", "describe", "fast", data=data))
+    assert "sequenced ordering, positions 1 to 5" in output
+    assert "positions 1 on: log stream 1" in output and "leased" in output
     found = json.loads(good(varlog("topic", "describe", "fast", "--json", data=data)))
     assert (found["ordering"], found["grouping"], found["newest"]) == ("sequenced", "stream", 5)
     assert found["projection"]["chains"][0]["nodes"] == [1]
@@ -45,15 +45,15 @@ def test_status_and_dump_show_log_units(data: Path) -> None:
 
 
 def test_a_topic_keeps_its_ordering(data: Path) -> None:
-    told = bad(varlog("topic", "create", "fast", "--if-not-exists", data=data))
-    assert "already exists and its ordering is sequenced" in told
+    output = bad(varlog("topic", "create", "fast", "--if-not-exists", data=data))
+    assert "already exists and its ordering is sequenced" in output
     good(varlog("topic", "create", "fast", "--if-not-exists", "--ordering", "sequenced", data=data))
 
 
 @pytest.mark.parametrize("option", [["--stripe-size", "8"], ["--grouping", "node"]])
 def test_what_only_sequenced_topics_have_is_refused_for_others(tmp_path: Path, option: list[str]) -> None:
-    told = bad(varlog("topic", "create", "x", *option, data=tmp_path), 2)
-    assert f"{option[0]} is for sequenced topics" in told
+    output = bad(varlog("topic", "create", "x", *option, data=tmp_path), 2)
+    assert f"{option[0]} is for sequenced topics" in output
 
 
 def test_stripes_take_turns(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_stripes_take_turns(tmp_path: Path) -> None:
     good(varlog("topic", "create", "wide", *shape, data=tmp_path))
     for number in range(1, 6):
         good(varlog("append", "wide", str(number), data=tmp_path))
-    told = [json.loads(line) for line in good(varlog("tail", "wide", "--json", data=tmp_path)).splitlines()]
-    assert [entry["data"] for entry in told] == ["1", "2", "3", "4", "5"]
-    streams = [entry["log_stream"] for entry in told]
+    output = [json.loads(line) for line in good(varlog("tail", "wide", "--json", data=tmp_path)).splitlines()]
+    assert [entry["data"] for entry in output] == ["1", "2", "3", "4", "5"]
+    streams = [entry["log_stream"] for entry in output]
     assert streams == [streams[0]] * 2 + [streams[2]] * 2 + [streams[0]]
     assert "2 positions per stripe" in good(varlog("topic", "describe", "wide", data=tmp_path))
     assert "over the limit of 2" in bad(varlog("append", "wide", "a", "b", "c", data=tmp_path), 2)

@@ -1,4 +1,4 @@
-"""How a service's process ends: by a signal, or by itself with an exit code when its service cannot go on."""
+"""How a service's process ends: by a signal, or by itself with an exit code when its service fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ serve.run_service("vmr", "warning", Service)
 """
 
 
-def test_a_service_that_cannot_go_on_ends_its_process_and_says_why() -> None:
+def test_a_service_that_fails_ends_its_process_with_the_reason() -> None:
     """A supervisor restarts what exits; a process that stays up without serving would never be noticed (law 10)."""
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -42,7 +42,7 @@ def test_a_service_that_cannot_go_on_ends_its_process_and_says_why() -> None:
     assert "the disk is gone" in ended.stderr
 
 
-def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journal_is_cut(
+def test_a_journal_mirror_is_kept_where_configured_and_used_when_the_journal_is_cut(
     tmp_path: Path,
 ) -> None:
     """`vmr start --journal-mirror DIR`: the option reaches the store, and either file is enough."""

@@ -73,8 +73,8 @@ def test_every_job_has_the_options_that_all_share() -> None:
     names = list(typer.main.get_group(spark).commands)
     assert {"ingest", "compact", "report"} <= set(names)
     for name in names:
-        told = runner.invoke(app, ["spark", name, "--help"], terminal_width=200).output
-        assert all(option in told for option in ("--master", "--conf", "--json", "--quiet")), name
+        output = runner.invoke(app, ["spark", name, "--help"], terminal_width=200).output
+        assert all(option in output for option in ("--master", "--conf", "--json", "--quiet")), name
 
 
 def test_a_wrong_setting_is_refused_before_spark_starts() -> None:
@@ -82,15 +82,15 @@ def test_a_wrong_setting_is_refused_before_spark_starts() -> None:
     assert "--option needs KEY=VALUE, not '=x'" in bad(varlog("ingest", "t", "/in", "--option", "=x"), 2)
 
 
-def test_a_cluster_that_does_not_answer_is_said_before_spark_starts() -> None:
-    told = bad(varlog("report", "t", "--cluster", "127.0.0.1:1"), 1)
-    assert "127.0.0.1:1" in told and "varlog up" in told
+def test_a_cluster_that_does_not_answer_is_reported_before_spark_starts() -> None:
+    output = bad(varlog("report", "t", "--cluster", "127.0.0.1:1"), 1)
+    assert "127.0.0.1:1" in output and "varlog up" in output
 
 
 def test_under_spark_submit_the_master_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    told = bad(varlog("report", "t", "--master", "local[2]"), 2)
-    assert "pass --master to spark-submit" in told
+    output = bad(varlog("report", "t", "--master", "local[2]"), 2)
+    assert "pass --master to spark-submit" in output
 
 
 @pytest.mark.process
@@ -107,7 +107,7 @@ def test_the_launcher_is_a_program_for_spark_submit() -> None:
     assert done.returncode == 0 and "varlog spark report" in done.stdout, done.stderr
 
 
-def test_without_spark_the_remedy_is_said(
+def test_without_spark_the_remedy_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
@@ -142,7 +142,7 @@ def test_a_report_that_is_not_good_is_printed_and_ends_with_1(capsys: pytest.Cap
 
 @pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (OptionError("option 'key' is\n  wrong"), 2, "option 'key' is wrong"),
         (InvalidRequest("no such thing"), 2, "no such thing"),
@@ -154,7 +154,7 @@ def test_a_report_that_is_not_good_is_printed_and_ends_with_1(capsys: pytest.Cap
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
-    error: Exception, code: int, told: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def job(spark: object, progress: Progress) -> Found:
         raise error
@@ -162,7 +162,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     with pytest.raises(typer.Exit) as ended:
         run("job", job, Settings())
     assert ended.value.exit_code == code
-    assert capsys.readouterr().err == f"varlog: error: {told}\n"
+    assert capsys.readouterr().err == f"varlog: error: {message}\n"
 
 
 @pytest.mark.usefixtures("no_spark")

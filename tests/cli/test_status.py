@@ -1,4 +1,4 @@
-"""`varlog status`: what it shows of nodes, streams, syncs, damage and events; and how a watch goes on and ends."""
+"""`varlog status`: what it shows of nodes, streams, syncs, damage and events; how a watch continues and ends."""
 
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ def _text(*found: Any) -> str:
 
 
 def test_nodes_are_shown_alive_full_suspected_or_unreachable() -> None:
-    told = _text(nodes_table(_seen()))
-    assert "alive, disk full, suspected by a client" in told
-    assert "unreachable 2 min" in told
-    assert f"1 of {STATUS.streams_max}" in told
+    output = _text(nodes_table(_seen()))
+    assert "alive, disk full, suspected by a client" in output
+    assert "unreachable 2 min" in output
+    assert f"1 of {STATUS.streams_max}" in output
 
 
 def test_streams_show_their_replicas_syncs_and_damage() -> None:
     seen = _seen()
-    told = _text(streams_table(seen, seen.view.streams))
-    assert "sealed by admin" in told
-    assert "1:sealing (synced from 2, 50 %; 5 entries damaged; disk full)" in told
-    assert "2:missing" in told
+    output = _text(streams_table(seen, seen.view.streams))
+    assert "sealed by admin" in output
+    assert "1:sealing (synced from 2, 50 %; 5 entries damaged; disk full)" in output
+    assert "2:missing" in output
 
 
 def test_waits_and_events_are_shown() -> None:
-    told = _text(*parts(_seen()))
-    assert "storage node 2 does not answer" in told
-    assert "sealing the log stream: it had to" in told
+    output = _text(*parts(_seen()))
+    assert "storage node 2 does not answer" in output
+    assert "sealing the log stream: it had to" in output
     quiet = msgspec.structs.replace(_seen(), waits=(), events=())
     assert "manager" not in _text(*parts(quiet)).replace("manager at", "")
 
@@ -120,7 +120,7 @@ def _watch(monkeypatch: pytest.MonkeyPatch, *, json_: bool) -> None:
     command.status(watch=True, cluster="", data=None, json_=json_)
 
 
-def test_a_watch_tells_one_json_line_a_look_goes_on_over_failures_and_ends_cleanly(
+def test_a_watch_prints_one_json_line_per_refresh_survives_failures_and_ends_cleanly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _watch(monkeypatch, json_=True)
@@ -134,12 +134,12 @@ def test_a_watch_for_people_shows_the_tables_and_what_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _watch(monkeypatch, json_=False)
-    told = capsys.readouterr().out
-    assert told.count("unreachable 2 min") == 2
-    assert "no answer: the manager gave no answer" in told
+    output = capsys.readouterr().out
+    assert output.count("unreachable 2 min") == 2
+    assert "no answer: the manager gave no answer" in output
 
 
-def test_a_watch_whose_first_look_fails_says_why(
+def test_a_watch_whose_first_refresh_fails_prints_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = _Target()
@@ -169,8 +169,8 @@ def test_what_an_operator_must_see_is_above_the_tables_and_in_the_json() -> None
     assert f"EVIDENCE: log stream {LS} on node 1 contradicts the metadata repository" in shown
     assert "REPOSITORY: the journal has no mirror any more" in shown
     assert "1 of another cluster" in shown
-    told = status_json(changed)
-    assert told["stopped"] == {name: "node 1 knows 7"}
-    assert told["evidence"] == [{"log_stream": LS, "node": 1, "why": "it knows 7"}]
-    assert told["foreign"] == {1: [LS]}
-    assert told["slow"] == {}
+    output = status_json(changed)
+    assert output["stopped"] == {name: "node 1 knows 7"}
+    assert output["evidence"] == [{"log_stream": LS, "node": 1, "why": "it knows 7"}]
+    assert output["foreign"] == {1: [LS]}
+    assert output["slow"] == {}

@@ -56,7 +56,7 @@ from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 T = TypeVar("T")
 # Only so that nothing hangs: a busy machine may stall for seconds.
 WAIT_S = 60.0
-FOR_EVER_S = 100_000.0
+UNLIMITED_S = 100_000.0
 TOPIC = Topic(TopicID(1), "orders")
 Row = tuple[LLSN, GLSN, int]
 Held = tuple[Call, LogStreamID, bytearray]
@@ -69,7 +69,7 @@ def environment(seed: int = 1) -> Environment:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine in virtual time: deadlines pass when nothing else can happen, however busy the machine is. One that
     hangs is a failure, not a hanging test."""
-    return run_in_virtual_time(asyncio.wait_for(work, FOR_EVER_S))
+    return run_in_virtual_time(asyncio.wait_for(work, UNLIMITED_S))
 
 
 def run_in_real_time(work: Coroutine[Any, Any, T]) -> T:

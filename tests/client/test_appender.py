@@ -356,15 +356,15 @@ def test_closing_the_log_ends_each_append_with_what_is_known_of_it() -> None:
         cluster.hold_appends = True
         await cluster.start()
         log = await cluster.connect()
-        under_way = []
+        in_flight = []
         for n in range(GATHER_REQUESTS_MAX):
-            under_way += await append_all(log, 1)
+            in_flight += await append_all(log, 1)
             await until_held(cluster, n + 1)
         queued = await append_all(log, 1)
         batch = asyncio.create_task(log.append_batch([b"x"]))
         await until(lambda: len(cluster.held) == GATHER_REQUESTS_MAX + 1)
         await log.close()
-        outcomes = await asyncio.gather(*under_way, batch, *queued, return_exceptions=True)
+        outcomes = await asyncio.gather(*in_flight, batch, *queued, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * (GATHER_REQUESTS_MAX + 1) + [
             NotAccepted
         ]

@@ -76,7 +76,7 @@ def test_a_repository_that_comes_late_is_waited_for_and_one_that_never_comes_is_
     run(body())
 
 
-def test_those_who_want_a_fresh_view_at_the_same_time_share_one_question() -> None:
+def test_concurrent_refreshes_of_the_view_share_one_request() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         await cluster.start()

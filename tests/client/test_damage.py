@@ -25,7 +25,7 @@ def checks(cluster: FakeCluster) -> list[tuple[str, CheckEntries]]:
 
 
 def asked(cluster: FakeCluster) -> list[str]:
-    """Who was asked for one entry, in order."""
+    """The nodes that got a read of one entry, in order."""
     return [address for address, message in cluster.requests if isinstance(message, ReadAt)]
 
 

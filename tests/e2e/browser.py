@@ -61,10 +61,10 @@ class Visit:
 
     def watch(self) -> None:
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.on("console", lambda message: self._heard(message.type, message.text))
+        self.page.on("console", lambda message: self._on_console(message.type, message.text))
         self.page.on("request", lambda request: self._asked(request.url))
 
-    def _heard(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             (self.refusals if text.startswith(REFUSED) else self.complaints).append(f"{kind}: {text}")
 

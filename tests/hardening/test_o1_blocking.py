@@ -25,11 +25,11 @@ def batcher_of(log: Log) -> Batcher:
 
 def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
     """Neither its thread nor its time: here the loop is blocked for as long as the refusal takes."""
-    stopped, go_on = threading.Event(), threading.Event()
+    stopped, resume = threading.Event(), threading.Event()
 
     async def stalled() -> bool:
         stopped.set()
-        return go_on.wait(PATIENCE_S)
+        return resume.wait(PATIENCE_S)
 
     with connected(FakeCluster()) as log:
         assert log.append(b"first").glsn == 1
@@ -47,7 +47,7 @@ def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
         finally:
             batcher._waiting.clear()
             batcher._entry_s = 0.0
-            go_on.set()
+            resume.set()
         assert still.wait(), "the refusal has waited for the loop"
         assert log.append(b"second").glsn == 2
 

@@ -305,7 +305,7 @@ def test_two_replicas_that_differ_do_not_show_which_is_right() -> None:
     assert "there is no majority" in finding.expected
 
 
-def test_a_difference_that_is_gone_on_the_second_read_is_still_reported() -> None:
+def test_a_difference_that_is_absent_on_the_second_read_is_still_reported() -> None:
     stream, other = Stream(1), Stream(1)
     stream.append([b"a"], 1)
     other.append([b"b"], 1)

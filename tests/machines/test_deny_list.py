@@ -1,4 +1,4 @@
-"""Who failed lately comes last: after enough failures within a window, for longer each time, until the first success."""
+"""DenyList: recent failures come last: after enough failures within a window, for longer each time, until the first success."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_sure_failure_is_enough_by_itself() -> None:
     assert denied(listed, 100.5) == ["a"]
 
 
-def test_who_fails_again_after_its_time_is_denied_for_twice_as_long_up_to_a_bound() -> None:
+def test_a_key_that_fails_again_after_its_time_is_denied_for_twice_as_long_up_to_a_bound() -> None:
     listed: DenyList[str] = DenyList()
     now = 100.0
     spans: list[float] = []

@@ -72,10 +72,10 @@ class TokenHistory(RuleBasedStateMachine):
 
     def _widen(self, begin: GLSN) -> None:
         new, newest = LogStreamID(len(self.now.chains) + 1), self.now.newest_range
-        going_on = tuple(
+        continuing = tuple(
             Stripe(s.log_stream, self.now.llsn_from(s.log_stream, begin)) for s in newest.stripes
         )
-        fresh = Range(begin, (*going_on, Stripe(new, FIRST_LLSN)), UNIT)
+        fresh = Range(begin, (*continuing, Stripe(new, FIRST_LLSN)), UNIT)
         kept = self.now.ranges if newest.begin < begin else self.now.ranges[:-1]
         self.now = changed(
             self.now, ranges=(*kept, fresh), chains=(*self.now.chains, Chain(new, (NodeID(1),)))

@@ -67,7 +67,9 @@ def test_every_change_of_hands_has_a_larger_token_and_nobody_overtakes(commands:
 
 
 @given(st.lists(_commands, max_size=40))
-def test_only_its_owner_or_who_saw_its_last_sign_takes_a_claim_away(commands: list[LockCommand]) -> None:
+def test_only_its_owner_or_an_observer_of_its_last_heartbeat_removes_a_claim(
+    commands: list[LockCommand],
+) -> None:
     made = LockMachine()
     signs: dict[str, int] = {}
     for at, command in enumerate(commands, 1):
@@ -159,7 +161,7 @@ def test_a_command_is_read_as_it_was_written(command: LockCommand) -> None:
     ],
 )
 def test_what_is_no_command_of_this_version_is_never_skipped(data: bytes) -> None:
-    """Who skipped it would disagree with those who can read it."""
+    """A replica that skipped it would disagree with those that can read it."""
     with pytest.raises(ValueError, match=r".+"):
         LockMachine().apply(GLSN(1), data)
 

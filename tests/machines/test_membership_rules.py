@@ -393,7 +393,7 @@ def test_a_hold_by_hand_outlives_seals_and_moves_until_it_is_undone_by_hand() ->
         rules.set_sealed_by_admin(members, LogStreamID(7), True)
 
 
-def test_a_topic_gets_no_more_streams_than_were_wanted_by_all_who_make_it() -> None:
+def test_concurrent_creations_of_a_topic_add_no_more_streams_than_wanted() -> None:
     """Two managers that make the same topic: the second finds that it is made."""
     members = _sealed(1)
     topic = members.view.topics[0].topic

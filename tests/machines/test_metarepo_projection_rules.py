@@ -82,7 +82,7 @@ def test_members_that_are_away_stay_replicas_of_their_stream() -> None:
         rules.unregister_node(members, ONE)
 
 
-def test_who_joins_comes_behind_the_tail_and_who_leaves_is_no_replica_any_more() -> None:
+def test_a_joining_node_comes_behind_the_tail_and_a_leaving_one_is_no_replica_any_more() -> None:
     away = reconfigured(begun(), {LS: (TWO, THREE)})
     wish = Wish(join={LS: (FOUR,)}, leave={LS: (ONE,)})
     moved = reconfigured(away, {LS: (TWO, THREE, FOUR)}, wish=wish)
@@ -236,7 +236,7 @@ def test_sequencers_that_nobody_needs_are_forgotten_in_the_end() -> None:
 # --- Whom it takes something from ------------------------------------------------------------------------------------------
 
 
-def test_who_was_not_sealed_and_who_is_replaced_must_be_waited_for() -> None:
+def test_unsealed_units_and_replaced_sequencers_must_be_waited_for() -> None:
     """R-SEQ-13."""
     now = present(begun(2))
     later = changed(now, epoch=Epoch(2))
@@ -247,7 +247,7 @@ def test_who_was_not_sealed_and_who_is_replaced_must_be_waited_for() -> None:
     )
 
 
-def test_who_is_away_is_not_waited_for() -> None:
+def test_a_unit_out_of_sync_is_not_waited_for() -> None:
     """It was sealed, or had no lease, when it went; and gets one again only in the present epoch."""
     now = present(reconfigured(begun(), {LS: (TWO, THREE)}))
     assert handover(now, changed(now, epoch=Epoch(3)), {LS: (TWO, THREE)}) == Handover(Epoch(3))

@@ -29,7 +29,7 @@ def test_a_start_is_the_position_named_or_clamped_to_what_exists(
 
 
 @given(POSITIONS)
-def test_who_comes_back_begins_behind_what_it_has(position: int) -> None:
+def test_a_returning_consumer_begins_behind_what_it_has(position: int) -> None:
     assert Start.behind(position).position(oldest=1, newest=0) == position + 1
 
 

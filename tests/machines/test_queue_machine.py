@@ -92,7 +92,7 @@ class QueueAgainstAModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), late=st.booleans())
     def expire(self, data: st.DataObject, late: bool) -> None:
-        """Who says so may not have seen the last sign yet: then nothing happens."""
+        """The sender may not have seen the last heartbeat yet: then nothing happens."""
         token = self.draw_token(data)
         sign = GLSN(self.sign.get(token, GLSN(0)) - late)
         ends = token in self.held and not late

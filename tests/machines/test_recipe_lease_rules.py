@@ -65,15 +65,15 @@ class Turn:
     again: bool  # … and whether it comes again
 
 
-def _turn(chance: Random) -> Turn:
+def _turn(rng: Random) -> Turn:
     return Turn(
-        who=chance.randrange(3),
-        us=chance.choice([TTL_US // 100, TTL_US // 20, TTL_US // 20, TTL_US // 3, TTL_US]),
-        action=chance.choice(["renew", "renew", "renew", "silent", "silent", "leave"]),
-        at_once=chance.random() < 0.8,
-        behind=chance.choice([0, 0, 0, 1, 4]),
-        late=chance.randrange(3),
-        again=chance.random() < 0.3,
+        who=rng.randrange(3),
+        us=rng.choice([TTL_US // 100, TTL_US // 20, TTL_US // 20, TTL_US // 3, TTL_US]),
+        action=rng.choice(["renew", "renew", "renew", "silent", "silent", "leave"]),
+        at_once=rng.random() < 0.8,
+        behind=rng.choice([0, 0, 0, 1, 4]),
+        late=rng.randrange(3),
+        again=rng.random() < 0.3,
     )
 
 
@@ -83,18 +83,18 @@ class Leases:
     def __init__(self, rates: list[float], zero_us: int) -> None:
         self.true_us = 0
         self.parties = [Party(rate, zero_us * number) for number, rate in enumerate(rates)]
-        self.under_way: list[LockCommand] = []
+        self.in_flight: list[LockCommand] = []
         self.log: list[LockCommand] = []
         self.claims = 0
         self.tokens: dict[str, int] = {}
 
     def take(self, turn: Turn) -> None:
-        if turn.late < len(self.under_way):
-            late = self.under_way[turn.late] if turn.again else self.under_way.pop(turn.late)
+        if turn.late < len(self.in_flight):
+            late = self.in_flight[turn.late] if turn.again else self.in_flight.pop(turn.late)
             self.log.append(late)
         self.true_us += turn.us
         party = self.parties[turn.who % len(self.parties)]
-        send = (self.log if turn.at_once else self.under_way).append
+        send = (self.log if turn.at_once else self.in_flight).append
         self._apply(party, turn.behind)
         now_us = party.now_us(self.true_us)
         for one in party.machine:
@@ -135,10 +135,10 @@ class Leases:
 @given(st.integers(0, 2**32))
 def test_no_two_believe_at_one_moment_and_each_has_a_larger_token(seed: int) -> None:
     """R-USE-2: no clock is shared; heartbeats are late, lost, duplicated and out of order; replicas lag."""
-    chance = Random(seed)
-    leases = Leases([chance.choice(RATES) for _ in range(2 + seed % 2)], chance.randrange(10**12))
+    rng = Random(seed)
+    leases = Leases([rng.choice(RATES) for _ in range(2 + seed % 2)], rng.randrange(10**12))
     for _ in range(300):
-        leases.take(_turn(chance))
+        leases.take(_turn(rng))
         leases.check()
     assert leases.tokens, "nobody ever held it"
 
@@ -224,7 +224,7 @@ def test_each_of_the_dead_is_on_exactly_one_of_the_living(dead: set[str]) -> Non
     assert sorted(expired) == (sorted(dead) if len(dead) < len(line) else [])
 
 
-def test_who_is_not_in_the_line_expires_nobody_and_waits_for_nobody() -> None:
+def test_a_participant_outside_the_queue_expires_none_and_waits_for_none() -> None:
     watch = _watched({"a": 10})
     assert dead_before("x", ["a"], watch, 0) == []
     assert next_check_us("x", ["a"], watch, 0) is None

@@ -73,7 +73,7 @@ class Reconfigurations(RuleBasedStateMachine):
     @precondition(lambda self: self.tokens)
     @rule(pick=st.integers(0, 99))
     def write(self, pick: int) -> None:
-        """One hop. Who finds something else there gives up; the last hop acknowledges."""
+        """One hop. A write that finds another value gives up; the last hop acknowledges."""
         token = self.tokens[pick % len(self.tokens)]
         place = self.now.locate(token.glsn)
         node = self.now.chain(place.log_stream).nodes[token.hops]

@@ -349,7 +349,7 @@ def test_a_node_that_stays_away_is_kept_where_nobody_else_is_complete_or_has_roo
     assert "no other replica is complete" in str(world.decide())
 
 
-def test_those_who_live_come_before_those_who_do_not() -> None:
+def test_living_nodes_come_before_dead_ones() -> None:
     world = _running_world(entries=1)
     for node in NODES[:2]:
         world.crash(node)

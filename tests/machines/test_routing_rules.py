@@ -1,4 +1,4 @@
-"""Who is asked: every replica in turn, those that failed last; few nodes for a whole topic."""
+"""Routing of reads: every replica in turn, failed ones last; few nodes for a whole topic."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.sessions = Sessions(CLIENTS_MAX)
         self.other = Sessions(CLIENTS_MAX)
         self.issuers: dict[bytes, Issuer[int]] = {}
-        self.under_way: list[Copy] = []
+        self.in_flight: list[Copy] = []
         self.applied: dict[int, int] = {}
         self.given_up: set[int] = set()
         self.commands = 0
@@ -54,16 +54,16 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.commands += 1
         sequence = issuer.issue(self.commands)
         copy = Copy(issuer.client, issuer.born, sequence, issuer.floor, self.commands)
-        self.under_way += [copy] * copies
+        self.in_flight += [copy] * copies
 
     @rule(data=st.data(), again=st.booleans())
     def arrive(self, data: st.DataObject, again: bool) -> None:
         """A copy gets its place in the log; with `again` another one of it is still on its way."""
-        if not self.under_way:
+        if not self.in_flight:
             return
-        copy = data.draw(st.sampled_from(self.under_way))
+        copy = data.draw(st.sampled_from(self.in_flight))
         if not again:
-            self.under_way.remove(copy)
+            self.in_flight.remove(copy)
         self.tail = GLSN(self.tail + 1)
         fields = (copy.client, copy.born, copy.sequence, copy.floor)
         foreseen = self.sessions.decide(copy.client, copy.born, copy.sequence)
@@ -81,12 +81,12 @@ class ExactlyOnce(RuleBasedStateMachine):
     @rule(data=st.data())
     def never_send(self, data: st.DataObject) -> None:
         """A command whose copies are certainly not in the log, and never will be, is settled as well."""
-        if not self.under_way:
+        if not self.in_flight:
             return
-        copy = data.draw(st.sampled_from(self.under_way))
+        copy = data.draw(st.sampled_from(self.in_flight))
         if copy.command in self.applied or copy.command in self.given_up:
             return
-        self.under_way = [other for other in self.under_way if other.command != copy.command]
+        self.in_flight = [other for other in self.in_flight if other.command != copy.command]
         self.issuers[copy.client].settle(copy.sequence)
 
     @rule()

@@ -83,7 +83,7 @@ def test_an_epoch_that_was_not_seen_is_looked_up_first() -> None:
 
 
 @pytest.mark.parametrize("sequencer", [OTHER, AGAIN, None])
-def test_only_who_is_named_gives_positions(sequencer: SequencerID | None) -> None:
+def test_only_the_appointed_sequencer_grants_positions(sequencer: SequencerID | None) -> None:
     """Another start at the same address is another sequencer: it has counted nothing."""
     made = machine(projection(1), projection(2, sequencer=sequencer))
     for epoch in (1, 2):
@@ -93,7 +93,7 @@ def test_only_who_is_named_gives_positions(sequencer: SequencerID | None) -> Non
         assert refused.value.here == 2
 
 
-def test_who_stays_counts_on_and_who_is_new_begins_above_what_was_written() -> None:
+def test_a_kept_sequencer_continues_its_count_and_a_new_one_begins_above_what_was_written() -> None:
     made = machine(projection(1))
     give(made, 1, 6)
     made.apply_view(view(projection(2, begin=3), 2))

@@ -44,7 +44,7 @@ def test_as_many_appends_as_allowed_are_in_flight_and_no_more() -> None:
 
 
 def test_bytes_count_but_one_append_alone_is_never_too_large() -> None:
-    """Else one that the limit of a body allows could never be made."""
+    """Otherwise one that the limit of a body allows could never be made."""
     admitted = admission(append_bytes_max=100)
     with append(admitted, 1_000), pytest.raises(TooBusy, match="bytes of appends"), append(admitted, 1):
         pass

@@ -35,7 +35,7 @@ def test_existing_and_future_entries_arrive_in_order(tmp_path: Path) -> None:
     with_live_proxy(tmp_path, story)
 
 
-def test_who_comes_back_with_the_last_id_gets_each_entry_once(tmp_path: Path) -> None:
+def test_a_client_that_returns_with_the_last_id_gets_each_entry_once(tmp_path: Path) -> None:
     """R-READ-3 through the proxy: over reconnects."""
 
     async def story(proxy: LiveProxy) -> None:

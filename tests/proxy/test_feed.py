@@ -46,7 +46,7 @@ async def take(feed: Feed, position: int, end: int) -> list[int]:
 
 
 @pytest.mark.parametrize("ordering", ["committed", "sequenced"])
-def test_who_is_behind_and_who_is_at_the_end_get_the_same(tmp_path: Path, ordering: str) -> None:
+def test_a_lagging_and_a_current_consumer_get_the_same_entries(tmp_path: Path, ordering: str) -> None:
     """R-READ-3: no skip and no repeat, whichever way it is read."""
 
     async def story(log: Log) -> None:
@@ -77,7 +77,7 @@ def test_entries_too_large_to_be_kept_together_arrive_all_the_same(tmp_path: Pat
     with_log(tmp_path, story)
 
 
-def test_those_who_want_the_same_page_share_it(tmp_path: Path) -> None:
+def test_consumers_of_the_same_page_share_it(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await log.append_batch([b"x"] * 10)
         feed = Feed(log, 11)

@@ -66,7 +66,7 @@ def test_a_topic_is_opened_once_for_all_callers(tmp_path: Path) -> None:
     _with_gateway(tmp_path, story)
 
 
-def test_who_stops_waiting_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_cancelled_caller_does_not_cancel_the_others(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
         await (await gateway.admin()).create_topic("orders")
         opener.gate = asyncio.Event()

@@ -192,7 +192,7 @@ class _Peer:
         return self._looks.pop(0)
 
 
-def test_who_takes_some_of_it_is_not_too_slow() -> None:
+def test_a_consumer_that_makes_some_progress_is_not_too_slow() -> None:
     """However little: what is dropped is who takes nothing."""
     looks = [100, 99, 99, 98, 98, 98]  # before and after each try: taken, taken, not taken
     tries = 0

@@ -126,7 +126,7 @@ class Party:
         self.clock = DriftingClock(rate, 1_000_000_007 * number)
         self._entropy = Random(number)
 
-    async def lock(self, ttl_s: float = 10.0, name: str = "door") -> Lock:
+    async def lock(self, ttl_s: float = 10.0, name: str = "left") -> Lock:
         return await Lock.open(
             self.link.log, name=name, who=self.name, ttl_s=ttl_s, entropy=self._entropy, clock=self.clock
         )

@@ -159,7 +159,7 @@ def test_a_topic_without_a_projection_cannot_get_its_next_one() -> None:
         _run(Reconfigurer(fakes.ask, fakes.ask_repository).run(_view(None), TOPIC.topic, Wish()))
 
 
-def test_who_joins_is_filled_from_the_last_of_the_chain_that_was_sealed() -> None:
+def test_a_joining_node_is_filled_from_the_last_sealed_node_of_the_chain() -> None:
     """R-SEQ-14, law 8: from an earlier one it could have what the tail has not."""
     fakes = Fakes({A: 9, B: 7, C: 7, D: 3})
     fakes.dead = {C}

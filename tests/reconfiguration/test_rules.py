@@ -36,7 +36,7 @@ def _next(now: Projection, sealed: Sealed, wish: Wish | None = None) -> Projecti
     return next_projection(now, sealed, wish or Wish(), now.sequencer)
 
 
-def test_a_topic_begins_with_those_who_were_sealed_and_the_others_are_away() -> None:
+def test_a_topic_begins_with_the_sealed_units_and_the_others_are_out_of_sync() -> None:
     """R-SEQ-12."""
     begun = first_projection(TopicID(1), GLSN(7), 4, {LS: (A, B, C)}, {LS: _answers(0, A, C)}, ONE)
     assert (begun.epoch, begun.begin, begun.first) == (1, 7, 7)
@@ -92,7 +92,7 @@ def test_accused_and_troubled_ones_serve_only_where_there_is_no_other() -> None:
     assert _next(now, sealed, Wish(without={OTHER: (A,)})).chains[0].nodes == (A, C)
 
 
-def test_who_joins_comes_behind_the_tail() -> None:
+def test_a_joining_node_comes_behind_the_tail() -> None:
     now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
     joined = _next(now, {LS: _answers(5, A, B, C)}, Wish(join={LS: (A,)}))
     assert (joined.chains[0].nodes, joined.chains[0].out_of_sync) == ((B, C, A), ())
@@ -110,12 +110,12 @@ def test_one_replaces_another_in_one_step_also_the_only_one() -> None:
 @pytest.mark.parametrize(
     "answers", [_answers(5, A, B), {**_answers(5, A, B), **_answers(5, D, trouble="no")}]
 )
-def test_nobody_leaves_for_one_who_could_not_come(answers: dict[NodeID, Answer]) -> None:
+def test_no_member_leaves_for_a_replacement_that_could_not_join(answers: dict[NodeID, Answer]) -> None:
     chain = _next(_first(A, B), {LS: answers}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
     assert (chain.nodes, chain.out_of_sync) == ((A, B), ())
 
 
-def test_one_who_is_away_and_replaced_is_no_member_any_more() -> None:
+def test_a_member_out_of_sync_that_is_replaced_is_no_member_any_more() -> None:
     now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
     chain = _next(now, {LS: _answers(5, B, C, D)}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
     assert (chain.nodes, chain.out_of_sync) == ((B, C, D), ())

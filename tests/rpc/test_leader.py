@@ -57,7 +57,7 @@ def test_addresses_are_split_at_commas_each_once() -> None:
     assert addresses_of("a:1, b:2,,a:1") == ("a:1", "b:2")
 
 
-def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> None:
+def test_a_follower_names_the_leader_which_is_remembered() -> None:
     async def body() -> None:
         found = await group("c", "a", "b", "c")
         leader = LeaderClient(ConnectionPool(found.transport), "a,b")
@@ -118,7 +118,7 @@ def test_a_request_that_may_have_been_done_is_not_sent_to_another() -> None:
     run(body())
 
 
-def test_one_that_hangs_is_left_and_so_are_those_who_still_wait_for_it() -> None:
+def test_an_address_that_hangs_is_left_also_by_calls_that_still_wait_for_it() -> None:
     async def body() -> None:
         found = await group("b", "a", "b")
         found.silent = {"a"}

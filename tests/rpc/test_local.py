@@ -1,4 +1,4 @@
-"""Local sockets: who gets one, who is believed, and that the way is TCP where there is none."""
+"""Local sockets: which peers get one, which credentials are trusted, and TCP as the fallback."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_processes_of_one_machine_meet_past_tcp() -> None:
     run(body())
 
 
-def test_who_listens_everywhere_is_found_here() -> None:
+def test_a_server_on_all_addresses_is_found_locally() -> None:
     async def body() -> None:
         came: list[Connection] = []
         async with _served(came, "0.0.0.0:0") as server:

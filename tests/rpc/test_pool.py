@@ -113,7 +113,7 @@ def test_a_broken_connection_is_made_again() -> None:
     run(body())
 
 
-def test_a_failed_dial_fails_those_who_wait_and_the_next_one_tries_again() -> None:
+def test_a_failed_dial_fails_its_waiters_and_the_next_caller_tries_again() -> None:
     async def body() -> None:
         transport = SlowTransport()
         pool = ConnectionPool(transport)

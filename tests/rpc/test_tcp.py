@@ -114,7 +114,7 @@ def test_a_one_way_message_of_another_cluster_ends_the_connection(run_on: Run) -
     run_on(body())
 
 
-def test_who_knows_no_cluster_is_taken_by_any(run_on: Run) -> None:
+def test_a_peer_without_a_cluster_id_is_accepted_by_any(run_on: Run) -> None:
     async def body() -> None:
         async with served(Service()) as server:
             client = await TcpTransport(ANY_CLUSTER).connect(server.address, timeout_s=DEADLINE_S)

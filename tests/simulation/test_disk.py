@@ -139,7 +139,7 @@ def test_a_rename_never_loses_both_names() -> None:
         assert host.disk.list(HOME) in (["f"], ["g"])
 
 
-def test_a_process_crashes_at_the_operation_it_was_told() -> None:
+def test_a_process_crashes_at_the_configured_operation() -> None:
     host = Host(1)
     file = host.disk.open(FILE, create=True)
     host.disk.crash_at = host.disk.operations + 3
@@ -195,8 +195,8 @@ def test_a_cached_read_answers_sometimes_and_then_rightly() -> None:
     host = Host(1)
     host.disk.replace_file(FILE, b"abcdef")
     file = host.disk.open(FILE)
-    told = {None if (got := file.read_cached(3, 1)) is None else bytes(got) for _ in range(100)}
-    assert told == {None, b"bcd"}
+    returned = {None if (got := file.read_cached(3, 1)) is None else bytes(got) for _ in range(100)}
+    assert returned == {None, b"bcd"}
     assert all(file.read_cached(10, 1) is None for _ in range(100))
 
 

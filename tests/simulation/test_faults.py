@@ -1,4 +1,4 @@
-"""The menu of faults: every kind is served, hits whom it is for, and ends; plans draw it alone, in pairs and with many others."""
+"""FaultActions: every kind can be injected, hits its targets, and ends; plans draw it alone, in pairs and with many others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Scene:
 
     def __init__(self, *, plan: SimPlan | None = None) -> None:
         self.network = SimNetwork(random.Random(1))
-        self.told: list[str] = []
+        self.traced: list[str] = []
         self.hosts = [self._host(name) for name in ("mr", "mc", "sn1", "sn2", "c1", "sq1")]
         for host in self.hosts:
             host.environment(Process(host.name)).disk.make_directory(VOLUME / "lsid=1")
@@ -71,14 +71,14 @@ class Scene:
             disk.open(VOLUME / "lsid=1" / "x.seg", create=True).write_at([b"batch"], 0)
         self.plan = plan or SimPlan(rates={FaultKind.CRASH: 1.0})
         self.actions = FaultActions(
-            self.plan, random.Random(1), self.network, self.hosts, Lucky(), self.told.append
+            self.plan, random.Random(1), self.network, self.hosts, Lucky(), self.traced.append
         )
 
     def _host(self, name: str) -> Host:
         def make(environment: Environment, transport: Transport) -> SimService:
             return Idle()
 
-        return Host(name, "1", self.network, make, self.told.append, self.told.append)
+        return Host(name, "1", self.network, make, self.traced.append, self.traced.append)
 
     def named(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -90,7 +90,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("kind", FaultKind)
-def test_every_kind_is_served_to_somebody_and_has_a_rate(kind: FaultKind) -> None:
+def test_every_kind_is_injected_into_some_host_and_has_a_rate(kind: FaultKind) -> None:
     async def work() -> Host | None:
         scene = Scene()
         hit = scene.actions.serve(kind)
@@ -144,21 +144,21 @@ def test_a_pair_overlaps() -> None:
             scene.network,
             scene.hosts,
             Lucky(),
-            lambda text: told.append((_now(), text)),
+            lambda text: traced.append((_now(), text)),
         )
-        told: list[tuple[float, str]] = []
+        traced: list[tuple[float, str]] = []
         faults.start()
         await asyncio.sleep(20.0)
         faults.stop()
-        gaps = [b - a for (a, _), (b, _) in zip(told[::2], told[1::2], strict=False)]
+        gaps = [b - a for (a, _), (b, _) in zip(traced[::2], traced[1::2], strict=False)]
         assert gaps and max(gaps) <= 0.5
-        return [text for _, text in told]
+        return [text for _, text in traced]
 
-    told = loop.run_simulated(work())
-    assert any("clock" in text for text in told) and any("cut off" in text for text in told)
+    traced = loop.run_simulated(work())
+    assert any("clock" in text for text in traced) and any("cut off" in text for text in traced)
 
 
-def test_a_process_that_is_paused_in_the_middle_of_its_own_work_goes_on_by_itself() -> None:
+def test_a_process_that_is_paused_in_the_middle_of_its_own_work_resumes_on_its_own() -> None:
     async def work() -> float:
         scene = Scene()
         host = scene.named("mr")

@@ -54,7 +54,7 @@ def test_a_misplaced_write_lands_elsewhere_on_the_platter() -> None:
     assert content[512:515] == bytes(3) and content.count(b"XYZ") == 1 and len(content) == 2048
 
 
-def test_reads_and_opens_fail_as_often_as_they_are_told_to() -> None:
+def test_reads_and_opens_fail_as_often_as_configured() -> None:
     host = Host(1)
     host.disk.replace_file(FILE, b"abc")
     file = host.disk.open(FILE)
@@ -119,7 +119,7 @@ def machine() -> Machine:
 
 
 def test_every_way_to_harm_a_file_is_met_and_a_lock_is_left_alone() -> None:
-    told: set[str] = set()
+    applied: set[str] = set()
     for seed in range(200):
         host = machine()
         past = Past([host])
@@ -129,7 +129,7 @@ def test_every_way_to_harm_a_file_is_met_and_a_lock_is_left_alone() -> None:
         assert files_of(host, VOLUME) == [path]
         before = host.drive.find(path)
         how = harm_file(host, path, random.Random(seed), past)
-        told |= {way for way in Harm if how.startswith(way)}
+        applied |= {way for way in Harm if how.startswith(way)}
         left = host.drive.find(path)
         if how == Harm.REPLACED:  # also by a copy of itself
             assert left is not before
@@ -137,10 +137,10 @@ def test_every_way_to_harm_a_file_is_met_and_a_lock_is_left_alone() -> None:
             assert left is None or host.drive.file(path).content != b"two and more"
         if how == Harm.OLDER:
             assert host.drive.file(path).content == b"one"
-    assert told == set(Harm)
+    assert applied == set(Harm)
 
 
-def test_a_steady_clock_that_stood_still_goes_on_from_there() -> None:
+def test_a_steady_clock_that_was_stopped_continues_from_there() -> None:
     async def work() -> None:
         clock = SimClock(0)
         await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""The simulated loop: time that jumps, the same order every run, and a clear word when nothing can go on."""
+"""The simulated loop: time that jumps, the same order every run, and a clear error when nothing can continue."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_timeout_of_asyncio_works_in_virtual_time() -> None:
     assert loop.run_simulated(work()) == 30.0
 
 
-def test_waiting_for_what_nobody_will_do_is_told_with_the_names_of_the_tasks() -> None:
+def test_a_deadlock_is_reported_with_the_names_of_the_tasks() -> None:
     async def work() -> None:
-        await asyncio.get_running_loop().create_task(_for_ever(), name="the-waiter")
+        await asyncio.get_running_loop().create_task(_forever(), name="the-waiter")
 
     with pytest.raises(loop.SimulationStuck, match=r"nothing is left to happen.*the-waiter"):
         loop.run_simulated(work())
@@ -65,16 +65,16 @@ def test_a_run_without_end_is_stopped() -> None:
 def test_a_callback_that_never_returns_is_stopped_and_named() -> None:
     async def work() -> None:
         with suppress(Exception):  # as a worker does that passes on whatever its job raises
-            spin_for_ever()
+            spin_forever()
 
-    def spin_for_ever() -> None:
+    def spin_forever() -> None:
         while True:
             pass
 
     made = loop.make_loop()
     try:
         with (
-            pytest.raises(loop.SimulationStuck, match=r"(?s)no end after.*spin_for_ever"),
+            pytest.raises(loop.SimulationStuck, match=r"(?s)no end after.*spin_forever"),
             made.limit_processor_time(0.05),
         ):
             made.run_until_complete(work())
@@ -101,13 +101,12 @@ def test_a_dead_process_never_runs_again_not_even_its_finally() -> None:
         process.die()
         await asyncio.sleep(10)
         assert not task.done()
-        told = list(seen)
-        return told
+        return list(seen)
 
     assert loop.run_simulated(work()) == ["alive", "callback", "alive"]
 
 
-def test_a_process_that_stands_still_does_later_what_was_due_and_in_order() -> None:
+def test_a_paused_process_does_later_what_was_due_and_in_order() -> None:
     """As after SIGSTOP and SIGCONT."""
 
     async def work() -> list[float]:
@@ -188,7 +187,7 @@ print(loop.run_simulated(work()))
 
 def test_sets_of_tasks_iterate_alike_whatever_the_hash_seed() -> None:
     """Nothing in a run may depend on addresses or on PYTHONHASHSEED."""
-    told = [
+    printed = [
         subprocess.run(
             [sys.executable, "-c", SETS],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -199,10 +198,10 @@ def test_sets_of_tasks_iterate_alike_whatever_the_hash_seed() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1] != ""
+    assert printed[0] == printed[1] != ""
 
 
-async def _for_ever() -> None:
+async def _forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 

@@ -97,8 +97,8 @@ def test_a_crash_breaks_the_connection_and_the_other_side_notices() -> None:
         pair = Pair()
         pair.answers = False
         connection = await pair.connect()
-        told: list[str] = []
-        connection.on_close(lambda: told.append("closed"))
+        closed: list[str] = []
+        connection.on_close(lambda: closed.append("closed"))
         waiting = pair.client.spawn("call", connection.call(GetView(), timeout_s=60))
         await asyncio.sleep(0.2)
         pair.server.die()
@@ -108,14 +108,14 @@ def test_a_crash_breaks_the_connection_and_the_other_side_notices() -> None:
         assert lost.value.sent and connection.closed
         with pytest.raises(ConnectionLost):
             connection.send(Done())
-        connection.on_close(lambda: told.append("at once"))
+        connection.on_close(lambda: closed.append("at once"))
         await asyncio.sleep(0)
-        return told
+        return closed
 
     assert loop.run_simulated(work()) == ["closed", "at once"]
 
 
-def test_what_was_under_way_when_the_sender_died_arrives_as_a_prefix() -> None:
+def test_what_was_in_flight_when_the_sender_died_arrives_as_a_prefix() -> None:
     lengths = set()
     for seed in range(40):
 
@@ -134,7 +134,7 @@ def test_what_was_under_way_when_the_sender_died_arrives_as_a_prefix() -> None:
     assert {0, 10} <= lengths and len(lengths) > 4
 
 
-def test_nobody_listens_is_told_as_never_sent() -> None:
+def test_a_connection_without_a_listener_is_reported_as_never_sent() -> None:
     async def work() -> bool:
         network = SimNetwork(random.Random(1))
         process = Process("a")
@@ -160,7 +160,7 @@ def test_an_address_is_listened_at_once_and_free_again_after_a_crash() -> None:
     assert loop.run_simulated(work()) == ADDRESS
 
 
-def test_a_payload_written_to_after_it_was_sent_is_told() -> None:
+def test_a_payload_that_is_modified_after_it_was_sent_is_reported() -> None:
     """Real transports may still hold the sender's buffer, so the simulator must show who reuses it."""
 
     async def work() -> list[str]:
@@ -193,20 +193,20 @@ def test_what_is_sent_to_a_host_that_is_cut_off_arrives_late_and_in_order(whom: 
     assert 3.0 <= first <= last < 3.5
 
 
-def test_what_a_host_says_into_a_one_way_cut_arrives_late_and_what_it_is_told_does_not() -> None:
+def test_what_a_host_sends_into_a_one_way_cut_is_late_and_what_it_receives_is_not() -> None:
     async def work() -> tuple[float, float]:
         pair = Pair()
         connection = await pair.connect()
-        told: list[float] = []
+        arrived: list[float] = []
 
         def observe(call: Call | None, message: Message, payload: bytearray) -> None:
-            told.append(asyncio.get_running_loop().time())
+            arrived.append(asyncio.get_running_loop().time())
 
         connection.serve_with(observe)  # type: ignore[attr-defined]
         pair.network.cut_off("a", "b", until=3.0, one_way=True)
         connection.other.send(Done())  # type: ignore[attr-defined]
         await pair.as_client(connection.call(GetView(), timeout_s=5))
-        return told[0], asyncio.get_running_loop().time()
+        return arrived[0], asyncio.get_running_loop().time()
 
     observe, answered = loop.run_simulated(work())
     assert observe < 1.0 and 3.0 <= answered < 3.5

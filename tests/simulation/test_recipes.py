@@ -20,13 +20,13 @@ from varlog.verify.serializability import anomalies
 from varlog.verify.transaction_history import history_of_lists
 
 SEQUENCED = Ordering.SEQUENCED
-# Some of all, and those that have shown something: what it was is told beside each.
+# Some of all, and those that have shown something, which is described beside each.
 SEEDS = (
     *((seed, ordering) for seed in range(1, 6) for ordering in Ordering),
     (
         313,
         Ordering.COMMITTED,
-    ),  # one who waited for an item of a lost holder never paused again when its log was closed
+    ),  # a waiter for an item of a lost holder never paused again when its log was closed
     (286, SEQUENCED),  # appends take longer than a lease lasts: nobody can lead, and nobody does wrong
 )
 
@@ -39,12 +39,12 @@ def test_a_seed_with_recipes_keeps_every_promise(seed: int, ordering: Ordering) 
 
 
 def test_the_same_seed_is_the_same_history_of_recipes_twice() -> None:
-    """Chance and time of every recipe come from its process's doors."""
+    """Randomness and time of every recipe come from its process's environment."""
     digests = [simulate_recipes(seed)[0].digest for seed in (1, 4, 1, 4)]
     assert digests[:2] == digests[2:]
 
 
-# What somebody was told of each recipe, in some run.
+# Outcomes of each recipe that must occur in some run.
 WANTED = {
     *("ledger execute done", "ledger execute unknown", "ledger execute rejected", "ledger look done"),
     *("counter add done", "counter add unknown", "counter get done"),
@@ -58,7 +58,7 @@ WANTED = {
         "a lock that changed hands",
         "stopped at a fence",
     ),
-    *("a jump to a snapshot", "a user that stood still", "watched"),
+    *("a jump to a snapshot", "a user that was paused", "watched"),
     *(f"{level} committed" for level in ("read_committed", "snapshot", "serializable")),
     *(f"{level} refused" for level in ("snapshot", "serializable")),
 }
@@ -67,18 +67,18 @@ WANTED = {
 def test_seeds_with_recipes_cover_what_they_are_for() -> None:
     """A simulation in which no claim is lost, no lock changes hands and no transaction clashes proves nothing."""
     seen: set[str] = set()
-    # A holder that stands still for just so long that another one takes its item is rare: one of a hundred seeds has it.
+    # A holder that is paused just long enough for another one to take its item is rare: one of a hundred seeds has it.
     for seed in (239, *range(1, 60)):
         if seen >= WANTED:
             break
         lines: list[str] = []
         result, world = simulate_recipes(seed, trace=lines.append)
         assert result.violations == ()
-        seen |= set(result.counts) | told_of(world, "\n".join(lines))
+        seen |= set(result.counts) | outcomes_of(world, "\n".join(lines))
     assert WANTED - seen == set()
 
 
-def told_of(world: RecipeWorld, text: str) -> set[str]:
+def outcomes_of(world: RecipeWorld, text: str) -> set[str]:
     """What a run had in it besides the ways in which calls ended."""
     history = world.recipes
     grants = [call.got for call in history.of("lock", "acquire") if call.done]
@@ -89,7 +89,7 @@ def told_of(world: RecipeWorld, text: str) -> set[str]:
         > 1,
         "stopped at a fence": "is stopped at the fence" in text,
         "a jump to a snapshot": "continues from a snapshot" in text,
-        "a user that stood still": bool(history.paused),
+        "a user that was paused": bool(history.paused),
         "watched": any(watch.changes for watch in history.watches),
     }
     ends = {level: [one.committed for one in transactions] for level, transactions in history.lists.items()}

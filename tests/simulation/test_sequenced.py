@@ -17,16 +17,16 @@ from varlog.testing.sim.simulate import simulate
 from varlog.verify.history import AppendCall, CallOutcome, ReadCall
 
 SEQUENCED = Ordering.SEQUENCED
-# Some of all, and those that once showed a bug: what it was is told beside each.
+# Some of all, and those that once showed a bug, which is described beside each.
 SEEDS = (
     *range(1, 9),
     26,  # a read dialled, and then waited as long as before: it ended behind its deadline
     3070,  # a client wrote at a position that another sequencer had given in between, as its own was named again
     221,  # a read that waited for a hole ended behind its deadline
     243,  # a unit that could not be opened at the start was never opened again, and so never removed
-    315,  # a unit whose disk failed once, alone in its chain, took no more writes for ever
+    315,  # a unit whose disk failed once, alone in its chain, accepted no more writes forever
     1443,  # a sync that was given up left the refusals of its writes to nobody
-    1846,  # a client wrote at a position that another sequencer had given anew two epochs before
+    1846,  # a client wrote at a position that another sequencer had granted again two epochs before
     2262,  # a sequencer far from the repositories never had the time to find out who leads, and never got a lease
     4179,  # what the disk refused to remove half-way was taken for a damaged replica
     4329,  # a unit joined under a lease from before it was there, and served what had been trimmed meanwhile
@@ -46,8 +46,8 @@ def test_the_same_seed_is_the_same_sequenced_history_twice() -> None:
     assert simulate(3, SEQUENCED)[0].digest == simulate(3, SEQUENCED)[0].digest
 
 
-# What the trace of a run says where something of sequenced topics happens.
-TOLD = (
+# What the trace of a run has where something of sequenced topics happens.
+TRACED = (
     "an island for",
     "no repository reaches",
     "does not reach",
@@ -69,15 +69,15 @@ def test_seeds_of_sequenced_topics_cover_what_they_are_for() -> None:
         lines: list[str] = []
         _, world = simulate(seed, SEQUENCED, trace=lines.append)
         text = "\n".join(lines)
-        seen |= {what for what in TOLD if what in text}
+        seen |= {what for what in TRACED if what in text}
         for operation in world.history.operations:
             if isinstance(operation, AppendCall):
                 seen.add(f"append {operation.outcome}")
             elif isinstance(operation, ReadCall) and operation.outcome is CallOutcome.FILLED:
                 seen.add("read filled")
-        if seen >= {*TOLD, "append done", "append unknown", "append rejected", "read filled"}:
+        if seen >= {*TRACED, "append done", "append unknown", "append rejected", "read filled"}:
             return
-    assert {*TOLD, "append done", "append unknown", "append rejected", "read filled"} - seen == set()
+    assert {*TRACED, "append done", "append unknown", "append rejected", "read filled"} - seen == set()
 
 
 def test_plans_of_sequenced_topics_differ_from_seed_to_seed() -> None:

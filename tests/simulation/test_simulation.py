@@ -49,7 +49,7 @@ def test_the_same_seed_is_the_same_history_in_processes_with_other_hash_seeds() 
         "import sys; from varlog.testing.sim.simulate import simulate; "
         "print(*(simulate(int(seed))[0].digest for seed in sys.argv[1:]))"
     )
-    told = [
+    digests = [
         subprocess.run(
             [sys.executable, "-c", script, *seeds],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -60,7 +60,7 @@ def test_the_same_seed_is_the_same_history_in_processes_with_other_hash_seeds() 
         ).stdout.split()
         for hash_seed, seeds in (("1", ["5", "6", "7"]), ("2", ["6", "7", "5"]))
     ]
-    assert told[0] == [told[1][2], told[1][0], told[1][1]]
+    assert digests[0] == [digests[1][2], digests[1][0], digests[1][1]]
 
 
 def test_a_client_that_dies_before_its_first_step_leaves_no_coroutine_that_nobody_awaited() -> None:
@@ -70,11 +70,11 @@ def test_a_client_that_dies_before_its_first_step_leaves_no_coroutine_that_nobod
         called.append(1)
 
     user = User.__new__(User)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         user._watched(work).close()
         gc.collect()
-    assert not told and not called
+    assert not warned and not called
 
 
 # What the trace of a run says where a fault strikes, or is repaired.
@@ -183,7 +183,7 @@ def test_every_planted_bug_still_has_its_place_in_the_code() -> None:
     assert done.stdout.split() == [mutant.name for mutant in MUTANTS], done.stderr
 
 
-def test_the_list_of_planted_bugs_is_long_enough_and_each_says_what_is_wrong() -> None:
+def test_the_list_of_planted_bugs_is_long_enough_and_each_describes_what_is_wrong() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 40
     assert all(mutant.wrong.endswith(".") and mutant.edits for mutant in MUTANTS)
@@ -218,7 +218,7 @@ def test_tight_limits_are_loosened_again() -> None:
     assert before == commit_loop.CUTS_PER_BASE
 
 
-def test_the_command_tells_a_violation_in_words_and_how_to_replay_it() -> None:
+def test_the_command_prints_a_violation_and_how_to_replay_it() -> None:
     """Exit code 1, the law, and the one command. Which seed shows the planted bug moves with every new kind of fault."""
     bug = "ack-before-commit"
     found = next(search_mutants([bug], 40, 1, {}))
@@ -258,7 +258,7 @@ def test_a_seed_that_fails_by_night_is_kept_with_its_replay_command(
     assert text.count("replay 7 --ordering sequenced") == 2 and "Dense (law 4): a gap" in text
 
 
-def test_the_commands_exit_codes_say_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_exit_codes_show_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--seeds", "2", "--jobs", "1", "--ordering", "committed"]) == 0
     assert "2 seeds (committed)" in capsys.readouterr().out
     assert main(["run", "--seeds", "1", "--jobs", "1"]) == 0

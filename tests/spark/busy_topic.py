@@ -1,4 +1,4 @@
-"""BusyTopic: a topic that somebody else appends to all the time, and what is in it at the end."""
+"""BusyTopic: a topic that another writer appends to all the time, and what is in it at the end."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class BusyTopic:
         return [data for data in found if not data.startswith(OTHERS)]
 
     def check(self, wanted: Counter[bytes]) -> None:
-        """Every row is there once, and everything of the others."""
+        """Every row occurs once, and everything of the others."""
         self.stop()
         with varlog.connect(self.address, self.topic, create=False, timeout_s=WAIT_S) as log:
             found = Counter(entry.data for part in log.subscribe_lists(1, log.tail() + 1) for entry in part)
         own = Counter({data: count for data, count in found.items() if not data.startswith(OTHERS)})
-        assert _summary(own - wanted) == [], "rows that are there too often"
+        assert _summary(own - wanted) == [], "rows that occur too often"
         assert _summary(wanted - own) == [], "rows that are missing"
         others = Counter({data: count for data, count in found.items() if data.startswith(OTHERS)})
         assert others == Counter(OTHERS + b"%d" % n for n in range(self.appended))

@@ -35,14 +35,14 @@ class Job:
     checkpoint: str = ""
     rows: int = 0
     partitions: int = 2
-    master: str = "local[4,4]"  # a query and a batch that stand still leave room for each other
+    master: str = "local[4,4]"  # a paused query and a paused batch leave room for each other
     conf: dict[str, str] = field(default_factory=dict)
 
 
 def rows_of(spark: SparkSession, rows: int, partitions: int = 2) -> DataFrame:
     """Rows of about a KiB: "row-0 …", "row-1 …" and so on."""
-    told = "concat('row-', id, ' ', repeat('x', 1000)) AS data"
-    return spark.range(0, rows, 1, partitions).selectExpr(told)
+    column = "concat('row-', id, ' ', repeat('x', 1000)) AS data"
+    return spark.range(0, rows, 1, partitions).selectExpr(column)
 
 
 def run_query(spark: SparkSession, job: Job) -> None:

@@ -1,7 +1,7 @@
-"""FaultySource: the source "varlog" with planted faults: a task or a driver fails, dies or stands still where the test wants it.
+"""FaultySource: the source "varlog" with planted faults: a task or a driver fails, dies or pauses where the test wants it.
 
-Faults are asked for with the options `fault` (what), `at` (a partition, or a micro-batch) and `marks` (a directory by which the
-processes tell each other how far they are).
+Faults are requested with the options `fault` (what), `at` (a partition, or a micro-batch) and `marks` (a directory in which the
+processes mark how far they are).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Fault:
     def mark(self, name: str) -> None:
         (self.marks / name).touch()
 
-    def stand_still(self, name: str) -> None:
-        """Leave a mark, and go on only if the test leaves another one. Who is to be killed here never gets it."""
+    def pause(self, name: str) -> None:
+        """Leave a mark, and continue only if the test leaves another one. A process that is to be killed here never gets it."""
         self.mark(name)
         wait_for(self.marks / f"{name}-over")
 
@@ -101,7 +101,7 @@ class FaultyStreamWriter(DataSourceStreamArrowWriter):
 
     def _stop_at(self, stage: str, batch: int) -> None:
         if self._fault.what == stage and self._fault.at == batch:
-            self._fault.stand_still(stage)
+            self._fault.pause(stage)
 
 
 def _written(inner: BatchWriter, fault: Fault, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -120,14 +120,14 @@ def _struck(iterator: Iterator[pa.RecordBatch], fault: Fault) -> Iterator[pa.Rec
     for number, batch in enumerate(iterator):
         if number == 3:
             if fault.strikes("kill-worker"):
-                fault.stand_still("half-way")
+                fault.pause("half-way")
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault.strikes("half-way"):
-                fault.stand_still("half-way")
+                fault.pause("half-way")
             if fault.strikes("fall-behind"):  # as long as this attempt is the only one
-                fault.stand_still("fall-behind")
+                fault.pause("fall-behind")
         if fault.what == "fall-behind" and _context().attemptNumber() and number == 1:
-            fault.mark("fall-behind-over")  # the second attempt is under way: now both write at once
+            fault.mark("fall-behind-over")  # the second attempt has started: now both write at once
         yield batch
 
 
@@ -143,13 +143,13 @@ def _context() -> TaskContext:
 
 
 def wait_for(mark: Path, timeout_s: float = WAIT_S) -> None:
-    """Until the file is there: another process makes it."""
-    wait_until(mark.exists, f"{mark.name} is there", timeout_s)
+    """Until the file exists: another process creates it."""
+    wait_until(mark.exists, f"{mark.name} exists", timeout_s)
 
 
 def wait_until(condition: Callable[[], bool], what: str = "it is so", timeout_s: float = WAIT_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:.0f} s, in vain, until {what}")
+            raise TimeoutError(f"waited {timeout_s:.0f} s, without success, until {what}")
         time.sleep(0.005)

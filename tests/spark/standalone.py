@@ -20,8 +20,8 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def standalone(path: Path, workers: int = 2) -> Iterator[str]:
-    """The address of a master with so many workers of one core each. Spark gives a speculative attempt to another host alone, so
-    each worker has its own loopback address. A driver waits for them by itself."""
+    """The address of a master with `workers` workers of one core each. Spark gives a speculative attempt to another host alone, so
+    each worker has its own loopback address. A driver waits for them itself."""
     prepare()
     [port] = free_ports(1)
     address = f"spark://127.0.0.1:{port}"

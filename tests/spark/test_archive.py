@@ -67,7 +67,7 @@ def named_directories(path: Path, topic: str) -> set[str]:
     return {file.path.split("/")[1] for file in read_contents(ArrowFiles(str(path)), topic).files}
 
 
-def test_archive_and_log_are_one_gapless_table_while_appends_go_on(
+def test_archive_and_log_are_one_gapless_table_while_appends_continue(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
     """R-USE-4: the job archive."""
@@ -107,7 +107,9 @@ def test_archive_and_log_are_one_gapless_table_while_appends_go_on(
     assert found[report.end - 1 :] == as_rows(topic.entries())
 
 
-def test_a_second_run_goes_on_behind_the_first(spark: SparkSession, topic: LiveTopic, tmp_path: Path) -> None:
+def test_a_second_run_continues_behind_the_first(
+    spark: SparkSession, topic: LiveTopic, tmp_path: Path
+) -> None:
     topic.append(55)
     first = archive(spark, topic.address, topic.name, str(tmp_path), range_records=20)
     assert (first.ranges_written, first.rows_written, first.end, first.behind) == (3, 55, 56, 0)
@@ -222,20 +224,20 @@ def test_an_archive_of_another_log_is_refused(spark: SparkSession, topic: LiveTo
     archive(spark, topic.address, topic.name, str(tmp_path))
     (commit,) = read_contents(ArrowFiles(str(tmp_path)), topic.name).commits
     manifest = tmp_path / commit_name(topic.name, 1)
-    for planted, told in [
+    for planted, message in [
         (replace(commit, cluster=commit.cluster + 1), "of cluster"),
         (replace(commit, topic=commit.topic + 1), "deleted and recreated"),
         (replace(commit, last_checksum=commit.last_checksum ^ 1), "another entry at position 10"),
     ]:
         manifest.write_bytes(encode_archive_commit(planted))
-        with pytest.raises(PreconditionFailed, match=told):
+        with pytest.raises(PreconditionFailed, match=message):
             archive(spark, topic.address, topic.name, str(tmp_path))
     manifest.write_bytes(encode_archive_commit(replace(commit, topic=commit.topic + 1)))
     with pytest.raises(PySparkException, match="deleted and recreated"):
         read(spark, topic, tmp_path).collect()
 
 
-def test_what_was_trimmed_before_it_was_archived_is_told(
+def test_what_was_trimmed_before_it_was_archived_is_reported(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
     topic.append(20)
@@ -276,7 +278,7 @@ def test_only_the_files_that_a_filter_needs_are_read(
         found.where("glsn = 20").collect()
 
 
-def test_a_path_without_an_archive_of_the_topic_is_told(
+def test_a_path_without_an_archive_of_the_topic_is_reported(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
     topic.append(10)

@@ -46,7 +46,7 @@ def test_a_name_is_taken_by_one_of_many_writers_at_once(spark: SparkSession, tmp
 @pytest.mark.parametrize("scheme", ["file", "hdfs", "s3a"])
 def test_a_name_that_is_taken_stays_so(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
     files = HadoopFiles(spark, str(tmp_path))
-    files.scheme = scheme  # the local file system is reached in the way of another one
+    files.scheme = scheme  # the local file system is used as if it were another one
     assert files.write_new("_varlog/t/1.json", b"first")
     assert not files.write_new("_varlog/t/1.json", b"second")
     assert files.write_new("_varlog/t/1.json", b"first"), "its own, whose answer was lost"

@@ -41,7 +41,7 @@ ENTRY_BYTES = 1000
 
 
 class Planted:
-    """A cluster without a manager: what is planted stays, because nobody tells the replicas to mend it."""
+    """A cluster without a manager: what is planted stays, because nothing requests repairs."""
 
     def __init__(self, cluster: TcpCluster, thread: LoopThread, volumes: Path) -> None:
         self.cluster = cluster
@@ -309,7 +309,7 @@ def test_the_report_is_for_people_and_for_programs(
     assert as_json["clean"] is False
 
 
-def test_what_cannot_be_audited_is_said(spark: SparkSession, planted: Planted) -> None:
+def test_what_cannot_be_audited_is_reported(spark: SparkSession, planted: Planted) -> None:
     with pytest.raises(UnknownTopic, match="no topic 'nowhere'"):
         audit(spark, planted.address, "nowhere")
     with pytest.raises(OptionError, match="say which, with 'topic'"):

@@ -1,4 +1,4 @@
-"""Snapshots: the newest value of each key, good for a position, from which a state machine goes on with the log."""
+"""Snapshots: the newest value of each key, good for a position, from which a state machine continues with the log."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def run(spark: SparkSession, topic: LiveTopic) -> Callable[..., CompactReport]:
     return lambda path, **options: compact(spark, topic.address, topic.name, str(path), **settings | options)
 
 
-def say(topic: LiveTopic, *facts: Mapping[str, object]) -> None:
-    for fact in facts:  # one by one, so that both streams get some
+def append_facts(topic: LiveTopic, *facts: Mapping[str, object]) -> None:
+    for fact in facts:  # separate appends, so that both streams get some
         topic.log.append(json.dumps(fact).encode())
 
 
 def apply(state: State, data: bytes) -> None:
-    """The state machine: what `KEY`, `VALUE` and `DELETE` say in SQL."""
+    """The state machine: what `KEY`, `VALUE` and `DELETE` express in SQL."""
     fact = json.loads(data)
     if "id" in fact:
         state[str(fact["id"])] = str(fact.get("at"))
@@ -70,8 +70,8 @@ def test_a_state_machine_starts_from_a_snapshot_and_the_tail(
     run: Callable[..., CompactReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
     """R-USE-4: the job compact."""
-    say(topic, *({"id": number % 7, "at": number} for number in range(40)), {"note": "no key"})
-    say(topic, {"id": 3, "gone": True}, {"id": 5, "gone": True}, {"id": 5, "at": "back"})
+    append_facts(topic, *({"id": number % 7, "at": number} for number in range(40)), {"note": "no key"})
+    append_facts(topic, {"id": 3, "gone": True}, {"id": 5, "gone": True}, {"id": 5, "at": "back"})
     tried = run(tmp_path / "snapshot", dry_run=True)
     assert (tried.entries, list(tmp_path.iterdir())) == (44, [])
     report = run(tmp_path / "snapshot")
@@ -79,19 +79,19 @@ def test_a_state_machine_starts_from_a_snapshot_and_the_tail(
     snapshot = read_snapshot(report.path)
     assert state_of(snapshot) == replayed(topic)
 
-    say(topic, {"id": 1, "at": "newer"}, {"id": 99, "at": "new"}, {"id": 0, "gone": True})
+    append_facts(topic, {"id": 1, "at": "newer"}, {"id": 99, "at": "new"}, {"id": 0, "gone": True})
     state = state_of(snapshot)
     for entry in topic.entries(snapshot.position + 1):
         apply(state, entry.data)
     assert state == replayed(topic) and "99" in state
 
 
-def test_a_snapshot_goes_on_from_an_older_one_also_when_the_log_is_trimmed(
+def test_a_snapshot_continues_from_an_older_one_also_when_the_log_is_trimmed(
     run: Callable[..., CompactReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
-    say(topic, *({"id": number % 5, "at": number} for number in range(20)))
+    append_facts(topic, *({"id": number % 5, "at": number} for number in range(20)))
     first = run(tmp_path / "first")
-    say(topic, {"id": 1, "at": "newer"}, {"id": 2, "gone": True}, {"id": 7, "at": "new"})
+    append_facts(topic, {"id": 1, "at": "newer"}, {"id": 2, "gone": True}, {"id": 7, "at": "new"})
     wanted = replayed(topic)
     topic.log.trim(15)
     with pytest.raises(PreconditionFailed, match=r"positions 1 to 15 .* are trimmed: give option 'archive'"):
@@ -117,7 +117,7 @@ def test_an_empty_topic_has_an_empty_snapshot(
 def test_a_run_that_fails_leaves_nothing(
     run: Callable[..., CompactReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
-    say(topic, {"id": 1})
+    append_facts(topic, {"id": 1})
     with pytest.raises(Exception, match="no such value"):
         run(tmp_path / "broken", value="raise_error('no such value')")
     assert list(tmp_path.iterdir()) == []
@@ -150,7 +150,7 @@ def test_sql_that_cannot_be_used_is_named(
 def test_what_is_no_whole_snapshot_is_not_read(
     run: Callable[..., CompactReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
-    say(topic, {"id": 1, "at": 2})
+    append_facts(topic, {"id": 1, "at": 2})
     path = Path(run(tmp_path / "snapshot").path)
     with pytest.raises(PreconditionFailed, match=r"is no snapshot: there is no _snapshot\.json"):
         read_snapshot(str(tmp_path))

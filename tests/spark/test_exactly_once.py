@@ -41,7 +41,7 @@ def topic(world: tuple[TcpCluster, LoopThread], request: pytest.FixtureRequest) 
 
 @pytest.fixture
 def faulty(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, with small record batches and the source that fails when it is told to."""
+    """The session, with small record batches and the source that fails on demand."""
     spark.dataSource.register(FaultySource)
     small = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(small)
@@ -69,12 +69,12 @@ def test_a_task_that_is_run_again_writes_nothing_twice(
 def test_a_worker_that_is_killed_in_the_middle_of_its_task_doubles_nothing(
     faulty: SparkSession, topic: BusyTopic, tmp_path: Path
 ) -> None:
-    def kill_when_something_is_there() -> None:
+    def kill_after_the_first_entry() -> None:
         wait_for(tmp_path / "half-way")
         wait_until(lambda: any(int(row[4:].split()[0]) < ROWS // 2 for row in topic.rows()))
         (tmp_path / "half-way-over").touch()
 
-    with beside(kill_when_something_is_there):
+    with beside(kill_after_the_first_entry):
         run_batch(faulty, Job(batch=fault(topic, tmp_path, "kill-worker"), rows=ROWS))
     topic.check(WANTED)
     assert list(tmp_path.glob("found-*")), "there was a second attempt"
@@ -97,7 +97,7 @@ def test_a_primary_that_stops_while_tasks_write_doubles_nothing(
     topic.check(WANTED)
 
 
-def test_a_finished_write_that_is_asked_for_again_writes_nothing(
+def test_a_finished_write_that_is_requested_again_writes_nothing(
     faulty: SparkSession, topic: BusyTopic
 ) -> None:
     options = topic.options | {"writer": "nightly", "batch": "3"}
@@ -125,7 +125,7 @@ def test_a_driver_that_is_killed_at_every_stage_of_a_micro_batch_doubles_and_los
     faulty: SparkSession, topic: BusyTopic, tmp_path: Path
 ) -> None:
     """R-USE-4: before the write, after it, and after the commit that Spark has not noted yet: three drivers die, a fourth one
-    goes on. The first one also has a batch job under way, which is run again."""
+    continues. The first one also has a batch job in progress, which is run again."""
     job = _query_job(topic, tmp_path, "before-write")
     batch = fault(topic, tmp_path, "half-way", writer="nightly")
     with driver_of(_with(job, batch=batch, rows=ROWS), tmp_path) as driver:
@@ -141,8 +141,8 @@ def test_a_driver_that_is_killed_at_every_stage_of_a_micro_batch_doubles_and_los
 
 @pytest.mark.process
 def test_two_attempts_at_once_write_each_row_once(topic: BusyTopic, tmp_path: Path) -> None:
-    """R-USE-4: speculative execution, on two executors: the slow attempt goes on when the second one is under
-    way."""
+    """R-USE-4: speculative execution, on two executors: the slow attempt continues once the second one has
+    started."""
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "50ms",

@@ -29,7 +29,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Supervisor, LoopThread]]:
     )
     try:
         thread.run(supervisor.start())
-        thread.run(ensure_topic(supervisor.plan, "busy"))  # when all nodes are there
+        thread.run(ensure_topic(supervisor.plan, "busy"))  # when all nodes are registered
         yield supervisor, thread
     finally:
         thread.run(supervisor.stop())

@@ -49,12 +49,12 @@ def test_the_shop_sells_nothing_twice_and_its_views_agree(
 ) -> None:
     """R-USE-2: commands are decided by their order, events are published at least once and seen once, by Spark as well."""
     runpy.run_path(str(EXAMPLES / "event_sourced_shop.py"), run_name="__main__")
-    told = capsys.readouterr().out
-    assert "refused: 21 of mug are not in stock, 20 are" in told
-    twice = re.search(r"another one published (\d+): (\d+) entries, (\d+) events", told)
+    output = capsys.readouterr().out
+    assert "refused: 21 of mug are not in stock, 20 are" in output
+    twice = re.search(r"another one published (\d+): (\d+) entries, (\d+) events", output)
     assert twice is not None
     again, entries, events = map(int, twice.groups())
     assert entries == 2 * events and again == events > 50
-    assert re.search(r"were too late for [1-9]", told)
-    assert "Spark says the same" in told and told.endswith("done\n")
+    assert re.search(r"were too late for [1-9]", output)
+    assert "Spark says the same" in output and output.endswith("done\n")
     assert list(stage.iterdir()) == []

@@ -82,14 +82,14 @@ def test_a_run_that_was_cut_off_is_completed_by_the_next(
     assert run(tmp_path / "in").found_done
 
 
-def test_a_write_that_fails_says_why_and_how_to_complete_it(
+def test_a_write_that_fails_names_the_reason_and_how_to_complete_it(
     run: Callable[..., IngestReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
     lines(tmp_path / "in", ["a.txt"], 5)
     with pytest.raises(Exception, match="Writing job failed") as failed:
         run(tmp_path / "in", expression="nullif(value, 'a.txt 3')")
-    told = spark_failure(failed.value).message
-    assert told.startswith("1 of 5 rows have no value (null)") and "run the same job again" in told
+    message = spark_failure(failed.value).message
+    assert message.startswith("1 of 5 rows have no value (null)") and "run the same job again" in message
     assert entries(topic) == []
 
 
@@ -113,7 +113,7 @@ def test_partitions_are_the_same_on_any_number_of_cores(spark: SparkSession, tmp
     assert spark.conf.get("spark.sql.files.maxPartitionBytes") == before
 
 
-def test_rows_become_json_unless_it_is_said_how(
+def test_rows_become_json_by_default(
     spark: SparkSession, run: Callable[..., IngestReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows"
@@ -182,7 +182,7 @@ def test_what_cannot_be_ingested_is_named_and_nothing_is_written(
     assert entries(topic) == []
 
 
-def test_a_topic_or_a_path_that_is_not_there_is_named(
+def test_a_missing_topic_or_path_is_named(
     spark: SparkSession, cluster: TcpCluster, run: Callable[..., IngestReport], tmp_path: Path
 ) -> None:
     with pytest.raises(IngestError, match=r"option 'source' .*Path does not exist"):

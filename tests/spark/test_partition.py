@@ -45,7 +45,7 @@ def filled(log: varlog.Log, batches: int) -> list[Row]:
     return [(entry.glsn, entry.data) for entry in log.subscribe(None, log.tail() + 1)]
 
 
-def test_a_partition_that_is_trimmed_after_it_was_planned_says_so_or_gives_what_is_left(
+def test_a_partition_that_is_trimmed_after_planning_fails_or_returns_what_is_left(
     cluster: TcpCluster,
 ) -> None:
     address = cluster.repository.address
@@ -61,7 +61,7 @@ def test_a_partition_that_is_trimmed_after_it_was_planned_says_so_or_gives_what_
         assert rows(planned[1][1], lenient) == everything[900:]
 
 
-def test_a_partition_of_entries_that_are_not_there_is_missing_and_not_trimmed(cluster: TcpCluster) -> None:
+def test_a_partition_of_nonexistent_entries_is_missing_and_not_trimmed(cluster: TcpCluster) -> None:
     address = cluster.repository.address
     with varlog.connect(address, "lost", create=True, timeout_s=WAIT_S) as log:
         filled(log, 3)
@@ -133,8 +133,8 @@ def test_files_of_a_directory_are_read_while_it_grows_and_is_trimmed(tmp_path: P
         assert directory_rows(origin, "orders") == everything[777:]
         time_us = log.read(1000).time_us
         for stream in log.streams:
-            told = origin.find_time("orders", stream.log_stream, time_us)
-            assert told == log.connector.find_time(stream.log_stream, time_us)
+            found = origin.find_time("orders", stream.log_stream, time_us)
+            assert found == log.connector.find_time(stream.log_stream, time_us)
         with pytest.raises(UnknownTopic):
             origin.span("payments")
     assert directory_rows(DirectoryOrigin(str(tmp_path)), "orders") == everything[777:]

@@ -1,4 +1,4 @@
-"""Rows become batches by what they are, not by how Spark hands them over; keys choose streams for ever."""
+"""Rows become batches by what they are, not by how Spark hands them over; keys choose streams permanently."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_positions_bound_what_is_read(spark: SparkSession, cluster: TcpCluster, 
     assert read(spark, cluster, startingOffsets="latest").count() == 0
 
 
-def test_a_read_is_cut_as_the_options_say_and_into_few_tasks_otherwise(
+def test_a_read_is_split_by_its_options_and_into_few_tasks_otherwise(
     spark: SparkSession, cluster: TcpCluster, orders: varlog.Log
 ) -> None:
     assert partitions(read(spark, cluster)) <= 8
@@ -173,7 +173,7 @@ def test_several_topics_and_patterns_are_one_frame(
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "told"),
+    ("options", "kind", "message"),
     [
         ({"topic": "order"}, "OptionError", r"option 'topic': there is no topic 'order'.*orders"),
         ({"startingOffsets": 9000}, "MissingOffsets", r"option 'startingOffsets' is 9000.*newest is 3000"),
@@ -197,16 +197,18 @@ def test_a_wrong_option_is_an_error_that_names_it(
     orders: varlog.Log,
     options: dict[str, object],
     kind: str,
-    told: str,
+    message: str,
 ) -> None:
     with pytest.raises(PySparkException) as raised:
         read(spark, cluster, **{"topic": "orders", **options}).count()  # type: ignore[arg-type]
     failure = spark_failure(raised.value)
     assert failure.kind == kind
-    assert re.search(told, failure.message), failure.message
+    assert re.search(message, failure.message), failure.message
 
 
-def test_what_is_trimmed_is_told_apart_and_can_be_left_out(spark: SparkSession, cluster: TcpCluster) -> None:
+def test_what_is_trimmed_is_distinguished_and_can_be_left_out(
+    spark: SparkSession, cluster: TcpCluster
+) -> None:
     with varlog.connect(
         cluster.repository.address, "trimmed", create=True, streams=2, timeout_s=WAIT_S
     ) as log:

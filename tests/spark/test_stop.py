@@ -1,4 +1,4 @@
-"""Signals to a job that goes on for ever."""
+"""Signals to a job that runs forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from varlog.spark.jobs.progress import java_ended, stop_on_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_ends_the_process(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stop_on_signal() as stop:
         signal.raise_signal(number)

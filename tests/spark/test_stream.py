@@ -1,4 +1,4 @@
-"""Streams on Spark: every entry once, within the limits, over restarts and failovers; and what the user is told."""
+"""Streams on Spark: every entry once, within the limits, over restarts and failovers; and what the user sees."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def entries(topic: LiveTopic, begin: int = 1) -> list[tuple[int, bytes]]:
 
 
 def lag(query: StreamingQuery, topic: LiveTopic) -> list[tuple[int, ...]]:
-    """Of each micro-batch: up to where it read, and up to where there was something, as the query's progress tells it."""
-    told = [one["sources"][0] for one in query.recentProgress if one["numInputRows"]]
+    """Of each micro-batch: up to where it read, and up to where there was something, as the query's progress reports it."""
+    sources = [one["sources"][0] for one in query.recentProgress if one["numInputRows"]]
     names = ("endOffset", "latestOffset")
-    places = [[Offset.of_json(json.loads(one[name])).places[topic.name] for name in names] for one in told]
+    places = [[Offset.of_json(json.loads(one[name])).places[topic.name] for name in names] for one in sources]
     return [tuple(place.glsn for place in batch) for batch in places]
 
 
-def test_a_query_reads_every_entry_once_over_restarts_and_tells_how_far_it_is(
+def test_a_query_reads_every_entry_once_over_restarts_and_reports_its_progress(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
     """R-USE-4: streaming, from the log to Spark, exactly once."""

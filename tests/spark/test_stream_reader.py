@@ -78,7 +78,7 @@ def rows(reader: StreamReader, start: Json, end: Json) -> list[tuple[int, bytes]
 # --- Where it begins ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_where_the_options_say(topic: LiveTopic) -> None:
+def test_a_stream_begins_where_the_options_point(topic: LiveTopic) -> None:
     topic.append(20)
     topic.log.trim(5)
     first = {
@@ -107,7 +107,7 @@ def test_a_stream_since_a_time_has_the_entries_of_that_time_on(topic: LiveTopic)
     assert after.initialOffset() == at(topic, wanted[-1] + 1)
 
 
-def test_a_beginning_that_is_not_there_is_refused_by_its_option(topic: LiveTopic) -> None:
+def test_a_nonexistent_start_is_refused_by_its_option(topic: LiveTopic) -> None:
     topic.append(20)
     topic.log.trim(5)
     with pytest.raises(TrimmedOffsets, match="startingOffsets"):
@@ -223,7 +223,7 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(topic: LiveTopic) -
 
 
 def both_ways(reader: StreamReader, start: Json, end: Json, wrong: type[CheckpointError]) -> str:
-    """A query that goes on asks for the latest offset first; one that repeats a micro-batch for its tasks."""
+    """A query that continues requests the latest offset first; one that repeats a micro-batch requests its tasks."""
     with pytest.raises(wrong) as latest:
         reader.latestOffset(start, ALL)
     with pytest.raises(wrong) as planned:
@@ -256,7 +256,7 @@ def test_what_was_trimmed_before_it_was_read_is_an_error_or_skipped(topic: LiveT
     assert lenient.latestOffset(start, ALL) == at(topic, 21)
 
 
-def test_a_log_that_lost_its_end_is_an_error_or_gone_on_with_from_there(topic: LiveTopic) -> None:
+def test_a_log_that_lost_its_end_is_an_error_or_continued_from_there(topic: LiveTopic) -> None:
     topic.append(5)
     start = at(topic, 100)
     assert "which ends before 6: entries are missing" in both_ways(
@@ -267,7 +267,7 @@ def test_a_log_that_lost_its_end_is_an_error_or_gone_on_with_from_there(topic: L
     assert rows(lenient, start, at(topic, 6)) == []
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(topic: LiveTopic) -> None:
+def test_a_recreated_topic_is_not_mistaken_for_the_old_one(topic: LiveTopic) -> None:
     topic.append(5)
     reader = reader_of(topic)
     start = reader.latestOffset(at(topic, 1), ALL)
@@ -275,10 +275,10 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(topic: LiveTopic) -> Non
         admin.delete_topic(topic.name)
         gone = both_ways(reader, start, start, TopicGone)
         assert f"topic {topic.name!r}, which no longer exists" in gone
-        anew = admin.create_topic(topic.name, streams=1)
-    assert f"has id {anew.topic}" in both_ways(reader, start, start, TopicRecreated)
+        recreated = admin.create_topic(topic.name, streams=1)
+    assert f"has id {recreated.topic}" in both_ways(reader, start, start, TopicRecreated)
     lenient = reader_of(topic, failOnDataLoss="false")
-    found = Offset(CLUSTER, {topic.name: TopicOffset(anew.topic, 1)}).to_json()
+    found = Offset(CLUSTER, {topic.name: TopicOffset(recreated.topic, 1)}).to_json()
     assert lenient.latestOffset(start, ALL) == found
     assert rows(lenient, start, found) == []
 

@@ -30,5 +30,5 @@ def test_only_a_worker_of_spark_is_prepared(
 
 
 def _is_walked_over(thing: object) -> bool:
-    """By a collection. How many objects are frozen would tell less: others come and go meanwhile."""
+    """By a collection. The number of frozen objects would show less: others come and go meanwhile."""
     return any(known is thing for known in gc.get_objects())

@@ -77,8 +77,8 @@ def test_positions_follow_the_column_of_order_by(spark: SparkSession, topic: Top
 
 
 def test_rows_with_equal_keys_share_a_stream(spark: SparkSession, topic: Topic) -> None:
-    told = ("concat('k', id % 20) AS customer", "concat(id % 20, ' ', id) AS data")
-    topic.write(spark.range(0, 1000, 1, 3).selectExpr(*told), log_stream="customer")
+    columns = ("concat('k', id % 20) AS customer", "concat(id % 20, ' ', id) AS data")
+    topic.write(spark.range(0, 1000, 1, 3).selectExpr(*columns), log_stream="customer")
     streams: dict[bytes, set[int]] = {}
     for entry in topic.entries():
         streams.setdefault(entry.data.split()[0], set()).add(entry.log_stream)
@@ -95,7 +95,7 @@ def test_a_log_stream_can_be_named_by_its_id(spark: SparkSession, topic: Topic) 
 
 
 @pytest.mark.parametrize(
-    ("select", "options", "told"),
+    ("select", "options", "message"),
     [
         (["id", "id AS b"], {}, r"columns are \(id bigint, b bigint\).*one binary or string column.*to_json"),
         (["id"], {}, "column 'id' is bigint.*CAST"),
@@ -122,10 +122,10 @@ def test_a_log_stream_can_be_named_by_its_id(spark: SparkSession, topic: Topic) 
     ],
 )
 def test_what_cannot_be_written_is_refused_with_a_remedy_and_nothing_is_written(
-    spark: SparkSession, topic: Topic, select: list[str], options: dict[str, str], told: str
+    spark: SparkSession, topic: Topic, select: list[str], options: dict[str, str], message: str
 ) -> None:
     rows = spark.range(0, 2, 1, 1).selectExpr(*select)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=message):
         topic.write(rows, **options)
     assert topic.data() == []
 
@@ -136,7 +136,7 @@ def test_overwriting_is_refused_with_the_mode_that_is_right(spark: SparkSession,
     assert topic.data() == []
 
 
-def test_a_failed_write_says_what_is_in_the_log_and_how_it_is_completed(
+def test_a_failed_write_names_what_is_in_the_log_and_how_to_complete_it(
     spark: SparkSession, topic: Topic
 ) -> None:
     rows = spark.range(0, 4, 1, 1).selectExpr("IF(id < 3, 'x', null) AS data")
@@ -150,8 +150,8 @@ def test_a_failed_write_says_what_is_in_the_log_and_how_it_is_completed(
 
 def test_rows_keep_their_positions_through_spark(spark: SparkSession, cluster: TcpCluster) -> None:
     copy = Topic(cluster, "copy", streams=1, first=101)
-    told = ("id AS glsn", "timestamp_micros(id * 1000) AS timestamp", "CAST(id AS STRING) AS data")
-    rows = spark.range(101, 1101, 1, 4).selectExpr(*told)
+    columns = ("id AS glsn", "timestamp_micros(id * 1000) AS timestamp", "CAST(id AS STRING) AS data")
+    rows = spark.range(101, 1101, 1, 4).selectExpr(*columns)
     for _ in range(2):
         sorted_rows = rows.repartitionByRange(3, "glsn").sortWithinPartitions("glsn")
         copy.write(sorted_rows, positions="keep")
@@ -160,7 +160,7 @@ def test_rows_keep_their_positions_through_spark(spark: SparkSession, cluster: T
 
 
 @pytest.mark.parametrize(
-    ("select", "options", "told"),
+    ("select", "options", "message"),
     [
         ("CAST(value AS INT) AS data", {}, "column 'data' is int"),
         ("value", {"topic": "nowhere"}, "there is no topic 'nowhere'"),
@@ -169,13 +169,13 @@ def test_rows_keep_their_positions_through_spark(spark: SparkSession, cluster: T
     ],
 )
 def test_a_stream_that_cannot_be_written_ends_with_a_remedy(
-    spark: SparkSession, topic: Topic, tmp_path: Path, select: str, options: dict[str, str], told: str
+    spark: SparkSession, topic: Topic, tmp_path: Path, select: str, options: dict[str, str], message: str
 ) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.txt").write_text("1", encoding="utf-8")
     lines = spark.readStream.text(str(tmp_path / "files")).selectExpr(select)
     options = topic.options | options | {"checkpointLocation": str(tmp_path / "checkpoint")}
     query = lines.writeStream.format("varlog").options(**options).trigger(availableNow=True)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=message):
         query.start().awaitTermination()
     assert topic.data() == []

@@ -56,12 +56,12 @@ def test_attempts_at_once_in_the_same_and_in_other_orders_write_each_row_once(
             pool.submit(attempt(topic, number).run, WRITE, 0, batches(rows))
             for number, rows in enumerate(orders)
         ]
-        told = [one.result() for one in running]
+        results = [one.result() for one in running]
     topic.check(Counter(ROWS))
-    assert all(one.write == WRITE and one.last > 0 for one in told)
+    assert all(one.write == WRITE and one.last > 0 for one in results)
 
 
-def test_an_attempt_with_other_rows_is_told_so(topic: BusyTopic) -> None:
+def test_an_attempt_with_other_rows_fails_with_that_reason(topic: BusyTopic) -> None:
     attempt(topic, 0).run(WRITE, 0, batches(ROWS[:4000]))
     with pytest.raises(IndeterminateInput, match="orderBy"):
         attempt(topic, 1).run(WRITE, 0, batches(ROWS[1:4000]))
@@ -118,7 +118,7 @@ def copy(cluster: TcpCluster, request: pytest.FixtureRequest) -> tuple[str, str]
     return address, name
 
 
-def test_rows_keep_their_positions_and_times_whoever_comes_first(copy: tuple[str, str]) -> None:
+def test_rows_keep_their_positions_and_times_whichever_task_comes_first(copy: tuple[str, str]) -> None:
     """The second task is there before the first one; both are run again, and find everything."""
     with ThreadPoolExecutor(2) as pool:
         later = pool.submit(placed(*copy, 21).run, WRITE, rows_at(201, 50))

@@ -16,7 +16,7 @@ CONF = {
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.executor.memory": "512m",
-    # All executors are there before the first task is given out, or one could do all the work.
+    # All executors are registered before the first task is scheduled, or one could do all the work.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.locality.wait": "0s",
@@ -34,7 +34,11 @@ def _main(address: str, source: str, target: str) -> None:
     rows = spark.read.format("varlog").options(**log, topic=source, minPartitions="4").load()
     read = rows.rdd.mapPartitions(_who_read).collect()
     rows.select("data").write.format("varlog").options(**log, topic=target).mode("append").save()
-    print(json.dumps({"rows": sum(count for _, count in read), "executors": len({who for who, _ in read})}))
+    print(
+        json.dumps(
+            {"rows": sum(count for _, count in read), "executors": len({process for process, _ in read})}
+        )
+    )
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""The arrows of the architecture: who may import whom, which files stay pure, where the doors to the world are.
+"""The arrows of the architecture: which imports are allowed, which files stay pure, where the system is used.
 
     model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog
           <- recipes <- localcluster | verify | proxy | spark <- bench <- cli <- testing
@@ -28,7 +28,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 # What lets the world in behind the simulator's back: modules, and calls (matched against the whole callee).
 CLOCK, CHANCE, THREADS, NETWORK, DISK = "clock", "chance", "threads and processes", "network", "disk"
-DOOR_MODULES = {
+SYSTEM_MODULES = {
     "time": CLOCK,
     "random": CHANCE,
     "secrets": CHANCE,
@@ -48,7 +48,7 @@ DOOR_MODULES = {
     "sqlite3": DISK,
     "tempfile": DISK,
 }
-DOOR_CALLS = {
+SYSTEM_CALLS = {
     r"(datetime\.)?(datetime|date)\.(now|utcnow|today)": CLOCK,
     r"(np|numpy)\.random\..*": CHANCE,
     r"(asyncio|.*loop(\(\))?)\.(to_thread|run_in_executor|create_subprocess_\w+)": THREADS,
@@ -56,11 +56,11 @@ DOOR_CALLS = {
     r"(asyncio|.*loop(\(\))?)\.create(_unix)?_(connection|server)": NETWORK,
     r"open|(np|numpy)\.(memmap|fromfile)": DISK,
 }
-EVERY_DOOR = {CLOCK, CHANCE, THREADS, NETWORK, DISK}
+EVERY_INTERFACE = {CLOCK, CHANCE, THREADS, NETWORK, DISK}
 
-# Where a door may be, and why. Everyone else is handed what he needs, so that a simulator can hand him something else.
-DOORS_ALLOWED = {
-    "runtime/": (EVERY_DOOR, "this is where the doors are"),
+# Where a system interface may be used, and why. All other code gets it as an argument, so that a simulator can replace it.
+SYSTEM_ALLOWED = {
+    "runtime/": (EVERY_INTERFACE, "this is where the system interfaces are"),
     "rpc/tcp.py": ({NETWORK}, "the real network behind the Transport protocol; the simulator has its own"),
     "rpc/local.py": (
         {NETWORK, DISK, CLOCK},
@@ -68,25 +68,25 @@ DOORS_ALLOWED = {
     ),
     "metarepo/store/database.py": (
         {DISK, THREADS},
-        "SQLite does its own I/O; over the simulator's disk it has an image that goes through the door",
+        "SQLite does its own I/O; over the simulator's disk it has an image that goes through Disk",
     ),
     "metarepo/store/snapshot.py": (
         {DISK},
         "reads a database that another process has open; never part of a simulation",
     ),
     "metarepo/store/sqlite.py": ({DISK}, "SQLite's errors and types; its I/O is in database.py"),
-    "bench/": (EVERY_DOOR, "measures real processes; never part of a simulation"),
-    "localcluster/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
-    "cli/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
+    "bench/": (EVERY_INTERFACE, "measures real processes; never part of a simulation"),
+    "localcluster/": (EVERY_INTERFACE, "starts and supervises real processes; never part of a simulation"),
+    "cli/": (EVERY_INTERFACE, "starts and supervises real processes; never part of a simulation"),
     "proxy/": (
-        EVERY_DOOR,
-        "a server process of its own, on the HTTP server's doors; never part of a simulation",
+        EVERY_INTERFACE,
+        "a server process of its own, on the HTTP server's own interfaces; never part of a simulation",
     ),
-    "spark/": (EVERY_DOOR, "runs in Spark's processes; never part of a simulation"),
-    "testing/": (EVERY_DOOR, "builds the worlds that the rest is run in"),
+    "spark/": (EVERY_INTERFACE, "runs in Spark's processes; never part of a simulation"),
+    "testing/": (EVERY_INTERFACE, "builds the worlds that the rest is run in"),
 }
 
-# `import varlog` must stay fast and small: these wait until somebody uses them.
+# `import varlog` must stay fast and small: these are loaded on first use.
 HEAVY = {
     "aetcd",
     "fastapi",
@@ -102,7 +102,7 @@ HEAVY = {
     "websockets",
 }
 
-# What another dependency loads when it is told its name.
+# What another dependency loads by name.
 LOADED_BY_NAME = {"httptools": "uvicorn's HTTP parser", "websockets": "uvicorn's WebSocket side"}
 
 # Modules that are of no use without an extra: they import it at once, and are themselves imported only where they are used.
@@ -198,7 +198,7 @@ class Module:
                 yield Import(module, (alias.name,), node.lineno, eager)
 
 
-# Each rule tells what is wrong with one module.
+# Each rule yields what is wrong with one module.
 Rule = Callable[[Module], Iterator[str]]
 
 
@@ -242,29 +242,29 @@ def private_names_stay_home(module: Module) -> Iterator[str]:
                     yield f"{module.at(imported.line)}: {name} is private to {imported.module}"
 
 
-def doors_are_where_they_belong(module: Module) -> Iterator[str]:
+def system_interfaces_are_where_they_belong(module: Module) -> Iterator[str]:
     allowed = {
-        door
-        for at, (environment, _) in DOORS_ALLOWED.items()
+        interface
+        for at, (interfaces, _) in SYSTEM_ALLOWED.items()
         if module.name.startswith(at)
-        for door in environment
+        for interface in interfaces
     }
-    for line, what, door in _environment(module):
-        if door not in allowed:
-            yield f"{module.at(line)}: {what} is a door ({door}); take it from runtime"
+    for line, what, interface in _system_uses(module):
+        if interface not in allowed:
+            yield f"{module.at(line)}: {what} is a system interface ({interface}); take it from runtime"
 
 
-def _environment(module: Module) -> Iterator[tuple[int, str, str]]:
+def _system_uses(module: Module) -> Iterator[tuple[int, str, str]]:
     for imported in module.imports:
-        if imported.top in DOOR_MODULES:
-            yield imported.line, imported.module, DOOR_MODULES[imported.top]
+        if imported.top in SYSTEM_MODULES:
+            yield imported.line, imported.module, SYSTEM_MODULES[imported.top]
     own = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)}
     own |= {name for imported in module.imports for name in imported.names}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and (callee := ast.unparse(node.func)) not in own:
-            for pattern, door in DOOR_CALLS.items():
+            for pattern, interface in SYSTEM_CALLS.items():
                 if re.fullmatch(pattern, callee):
-                    yield node.lineno, f"{callee}()", door
+                    yield node.lineno, f"{callee}()", interface
 
 
 def pure_files_import_only_model(module: Module) -> Iterator[str]:
@@ -272,7 +272,7 @@ def pure_files_import_only_model(module: Module) -> Iterator[str]:
     if not module.pure:
         return
     for imported in module.imports:
-        plain = imported.top in sys.stdlib_module_names and imported.top not in DOOR_MODULES
+        plain = imported.top in sys.stdlib_module_names and imported.top not in SYSTEM_MODULES
         pure = imported.module.startswith("varlog.model") or _is_pure(module.package, imported.module)
         if not plain and not pure:
             yield f"{module.at(imported.line)}: a pure file may not import {imported.module}"
@@ -346,7 +346,7 @@ RULES: list[Rule] = [
     orderings_stay_apart,
     engines_stay_outside,
     private_names_stay_home,
-    doors_are_where_they_belong,
+    system_interfaces_are_where_they_belong,
     pure_files_import_only_model,
     pure_files_and_model_never_wait,
     dependencies_are_declared,
@@ -378,7 +378,7 @@ def test_importing_the_public_names_loads_nothing_heavy() -> None:
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-# What the rules must catch: without these, a rule that never fires would pass for ever.
+# What the rules must catch: without these, a rule that never fires would pass forever.
 PLANTED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "model/x.py", "from varlog.runtime.environment import Clock"),
     (layers_point_down, "storage/x.py", "import varlog.rpc"),
@@ -397,14 +397,18 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (engines_stay_outside, "spark/x.py", "if TYPE_CHECKING:\n    import varlog.storagenode.node"),
     (private_names_stay_home, "storage/x.py", "from varlog.model.batch import _HEADER"),
     (private_names_stay_home, "storage/x.py", "from varlog.model._trim_floor import HEADER"),
-    (doors_are_where_they_belong, "storage/x.py", "import os.path"),
-    (doors_are_where_they_belong, "client/x.py", "from random import Random"),
-    (doors_are_where_they_belong, "rpc/tcp.py", "import time"),
-    (doors_are_where_they_belong, "rpc/transport.py", "import socket"),
-    (doors_are_where_they_belong, "manager/x.py", "datetime.now(UTC)"),
-    (doors_are_where_they_belong, "manager/x.py", "asyncio.get_running_loop().run_in_executor(None, f)"),
-    (doors_are_where_they_belong, "manager/x.py", "await self._loop.create_connection(f)"),
-    (doors_are_where_they_belong, "storage/x.py", "with open(path) as file: ..."),
+    (system_interfaces_are_where_they_belong, "storage/x.py", "import os.path"),
+    (system_interfaces_are_where_they_belong, "client/x.py", "from random import Random"),
+    (system_interfaces_are_where_they_belong, "rpc/tcp.py", "import time"),
+    (system_interfaces_are_where_they_belong, "rpc/transport.py", "import socket"),
+    (system_interfaces_are_where_they_belong, "manager/x.py", "datetime.now(UTC)"),
+    (
+        system_interfaces_are_where_they_belong,
+        "manager/x.py",
+        "asyncio.get_running_loop().run_in_executor(None, f)",
+    ),
+    (system_interfaces_are_where_they_belong, "manager/x.py", "await self._loop.create_connection(f)"),
+    (system_interfaces_are_where_they_belong, "storage/x.py", "with open(path) as file: ..."),
     (pure_files_import_only_model, "metarepo/ordering/commit_rules.py", "import msgspec"),
     (pure_files_import_only_model, "metarepo/ordering/commit_rules.py", "import time"),
     (pure_files_import_only_model, "metarepo/commit_machine.py", "from varlog.metarepo.store import base"),
@@ -427,10 +431,14 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (engines_stay_outside, "cli/x.py", "from varlog.storage.dump import x"),
     (private_names_stay_home, "storage/x.py", "from varlog.storage.y import _z"),
     (private_names_stay_home, "storage/x.py", "from varlog import __version__"),
-    (doors_are_where_they_belong, "runtime/x.py", "import os, time, random, threading, socket"),
-    (doors_are_where_they_belong, "rpc/tcp.py", "import socket"),
-    (doors_are_where_they_belong, "embedded.py", "def open(): ...\nopen()"),
-    (doors_are_where_they_belong, "manager/x.py", "self.clock.now()\nself.disk.open(path)\nimport datetime"),
+    (system_interfaces_are_where_they_belong, "runtime/x.py", "import os, time, random, threading, socket"),
+    (system_interfaces_are_where_they_belong, "rpc/tcp.py", "import socket"),
+    (system_interfaces_are_where_they_belong, "embedded.py", "def open(): ...\nopen()"),
+    (
+        system_interfaces_are_where_they_belong,
+        "manager/x.py",
+        "self.clock.now()\nself.disk.open(path)\nimport datetime",
+    ),
     (
         pure_files_import_only_model,
         "metarepo/ordering/commit_rules.py",

@@ -142,7 +142,7 @@ def test_a_stale_read_after_the_end_of_a_write_is_found_by_real_time_alone() -> 
     assert violations(history, "snapshot") and not violations(history, "read_committed")
 
 
-def test_one_whose_outcome_is_unknown_counts_where_it_was_seen_and_else_does_not() -> None:
+def test_a_write_whose_outcome_is_unknown_counts_only_if_it_was_read() -> None:
     torn = [write_op("x", 1), write_op("y", 1)]
     unseen = registers(
         RecordedTransaction("T1", torn, committed=None), RecordedTransaction("T2", [read_op("x", None)])

@@ -261,7 +261,7 @@ class _Bent:
         )
 
 
-def test_who_reads_slowly_holds_a_bounded_number_of_chunks() -> None:
+def test_a_slow_reader_holds_a_bounded_number_of_chunks() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster, Random(1), 5000, [10]) as log:

@@ -216,7 +216,7 @@ def test_an_abandoned_reconfiguration_is_completed() -> None:
     run(scenario())
 
 
-def test_many_who_are_failed_at_once_reconfigure_once() -> None:
+def test_concurrent_failures_reconfigure_once() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=3)
         await cluster.start()
@@ -379,10 +379,10 @@ def test_no_node_of_a_stream_answers_so_nothing_is_decided_until_one_does() -> N
         async with await cluster.connect() as log:
             await log.append(b"a")
             await cluster.stop("node-1", "node-2")
-            under_way = asyncio.ensure_future(log.append(b"b"))
-            await until(lambda: len(cluster.asked(ProposeProjection)) == 0 and not under_way.done())
+            in_flight = asyncio.ensure_future(log.append(b"b"))
+            await until(lambda: len(cluster.asked(ProposeProjection)) == 0 and not in_flight.done())
             await cluster.start("node-1", "node-2")
-            assert (await under_way).glsn == 2
+            assert (await in_flight).glsn == 2
 
     run(scenario())
 
@@ -424,7 +424,7 @@ def test_a_node_that_is_failing_like_all_others_is_accused_once() -> None:
     run(scenario())
 
 
-def test_one_who_is_in_a_hurry_accuses_nobody() -> None:
+def test_a_call_with_a_short_deadline_accuses_no_node() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()
@@ -476,10 +476,10 @@ def test_closing_the_log_ends_calls_in_flight() -> None:
         await cluster.start()
         log = await cluster.connect()
         cluster.meddle = lambda address, message: "lose" if isinstance(message, WriteUnit) else None
-        under_way = [asyncio.ensure_future(log.append(b"a")), asyncio.ensure_future(log.append_batch([b"b"]))]
+        in_flight = [asyncio.ensure_future(log.append(b"a")), asyncio.ensure_future(log.append_batch([b"b"]))]
         await until(lambda: len(cluster.asked(WriteUnit)) >= 2)
         await log.close()
-        for append in under_way:
+        for append in in_flight:
             with pytest.raises(VarlogError):
                 await append
 

@@ -134,7 +134,7 @@ def test_a_slow_appender_gets_its_position_and_the_reader_waits_for_it() -> None
     run(scenario())
 
 
-def test_two_who_fill_different_pieces_of_a_hole_agree() -> None:
+def test_two_clients_that_fill_different_pieces_of_a_hole_agree() -> None:
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()

@@ -1,4 +1,4 @@
-"""Projections and leases at a real repository, in virtual time: who is taken something from is waited for, and nobody else is."""
+"""Projections and leases at a real repository, in virtual time: only nodes that lose a role are waited for."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_where_all_were_sealed_nobody_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("reached", [False, True])
-def test_who_was_not_sealed_is_waited_for_until_its_lease_is_over(reached: bool) -> None:
+def test_an_unsealed_node_is_waited_for_until_its_lease_is_over(reached: bool) -> None:
     """R-SEQ-13: cut off from everybody, or hanging. Its lease was asked for half a lease ago."""
 
     async def body() -> None:
@@ -189,7 +189,7 @@ def test_who_was_not_sealed_is_waited_for_until_its_lease_is_over(reached: bool)
     run(body())
 
 
-def test_who_was_not_sealed_but_is_in_session_is_sealed_on_the_way() -> None:
+def test_an_unsealed_node_in_session_is_sealed_by_the_repository() -> None:
     """One client is cut off from a node that everybody else reaches: that costs no pause."""
 
     async def body() -> None:
@@ -379,7 +379,7 @@ def test_a_sequencer_is_replaced_only_when_its_lease_is_over() -> None:
     run(body())
 
 
-def test_of_two_who_wait_for_the_same_lease_the_first_is_taken() -> None:
+def test_of_two_proposals_that_wait_for_the_same_lease_the_first_is_accepted() -> None:
     async def body() -> None:
         async with sequenced() as found:
             await found.over()
@@ -430,7 +430,7 @@ def test_a_trim_is_sent_immediately_and_answered_when_all_have_applied_it() -> N
     run(body())
 
 
-def test_a_trim_waits_for_who_does_not_apply_it_until_it_may_not_answer() -> None:
+def test_a_trim_waits_for_a_node_that_does_not_apply_it_until_its_lease_ends() -> None:
     """And such a one gets no lease before it has: nobody reads from it what was trimmed (law 9)."""
 
     async def body() -> None:

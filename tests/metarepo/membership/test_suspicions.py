@@ -15,7 +15,7 @@ from varlog.rpc import messages as m
 ONE, TWO = NodeID(1), NodeID(2)
 
 
-def test_a_suspicion_answers_those_who_wait_for_a_newer_view() -> None:
+def test_a_suspicion_answers_waiters_for_a_newer_view() -> None:
     """R-FAIL-2: clients share suspicions through the repository."""
 
     async def body() -> None:

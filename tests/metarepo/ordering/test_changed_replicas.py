@@ -1,4 +1,4 @@
-"""A stream whose replicas change: who counts for the order, whose rows are kept, and how a newcomer catches up."""
+"""A stream whose replicas change: which count for the order, whose rows are kept, and how a new one catches up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_newcomer_without_entries_is_no_error_and_gets_rows_once_it_is_filled(
     run(body())
 
 
-def test_rows_are_kept_for_a_newcomer_and_not_for_who_left() -> None:
+def test_rows_are_kept_for_a_new_replica_and_not_for_a_removed_one() -> None:
     reports = ReportTable()
     for node in (ONE, TWO):
         reports.record(node, [Report(LS, Epoch(1), LLSN(9), LLSN(9))])

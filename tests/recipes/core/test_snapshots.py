@@ -82,7 +82,7 @@ def test_the_newest_of_each_name_is_found_by_every_process(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["directory", "topic"])
-def test_of_those_who_save_at_once_the_newest_wins(kind: str, tmp_path: Path) -> None:
+def test_of_concurrent_saves_the_newest_wins(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with store_of(kind, tmp_path) as store:
             saves = [store().save("a", GLSN(position), b"%d" % position) for position in [3, 9, 1, 9, 7]]

@@ -39,7 +39,7 @@ def test_what_one_has_written_the_other_reads(tmp_path: Path) -> None:
     run_stores(tmp_path, body)
 
 
-def test_of_many_who_compare_and_set_one_wins_each_round(tmp_path: Path) -> None:
+def test_of_concurrent_compare_and_sets_one_wins_each_round(tmp_path: Path) -> None:
     """R-USE-2: a consistent metadata store."""
 
     async def body(stores: Stores) -> None:

@@ -154,7 +154,7 @@ def test_what_was_not_read_of_a_limited_range_may_change(tmp_path: Path) -> None
     run_stores(tmp_path, body)
 
 
-def test_many_who_count_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_increments_lose_nothing(tmp_path: Path) -> None:
     """Across processes, so to speak, and within each; with single writes and deletes in between."""
 
     async def body(stores: Stores) -> None:

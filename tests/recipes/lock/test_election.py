@@ -45,7 +45,7 @@ def test_candidates_lead_one_after_the_other_each_in_a_later_term() -> None:
     run_parties(body, 1.0, SLOW, FAST)
 
 
-def test_who_resigns_leads_no_more_and_the_next_one_does() -> None:
+def test_a_leader_that_resigns_leads_no_more_and_the_next_one_does() -> None:
     async def body(one: Party, other: Party) -> None:
         first, second = await one.election(), await other.election()
         leadership = await first.campaign()

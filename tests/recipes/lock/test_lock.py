@@ -24,7 +24,7 @@ TTL_S = 10.0
 
 
 def line(lock: Lock) -> list[str]:
-    """Who stands in it, as far as this party has applied the log."""
+    """The queue of the lock, as far as this party has applied the log."""
     return [claim.who for claim in lock.replica.machine]
 
 
@@ -84,7 +84,7 @@ def test_a_holder_that_renews_keeps_its_lock_however_long_it_works() -> None:
 @pytest.mark.parametrize(
     ("holder_rate", "other_rate"), [(1.0, 1.0), (SLOW, FAST), (FAST, SLOW), (SLOW, SLOW)]
 )
-def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
+def test_a_holder_that_is_cut_off_gives_up_the_lock_before_the_next_one_has_it(
     holder_rate: float, other_rate: float
 ) -> None:
     """R-USE-2: whatever their clocks do within the bounds that a lease relies on."""
@@ -295,7 +295,7 @@ def test_a_holder_clears_the_dead_behind_it_too() -> None:
     run_parties(body, 1.0, 1.0)
 
 
-def test_who_is_granted_a_lock_when_its_last_sign_is_old_does_not_believe_it_yet() -> None:
+def test_a_grant_is_not_valid_yet_when_the_last_heartbeat_is_old() -> None:
     """Others may be about to expire it: only its next sign, once applied, is something to believe in."""
 
     async def body(one: Party, other: Party) -> None:
@@ -341,16 +341,16 @@ def test_tasks_that_share_a_lock_take_turns() -> None:
 
 def test_locks_of_other_names_in_the_same_topic_are_other_locks() -> None:
     async def body(one: Party, other: Party) -> None:
-        door, gate = await one.lock(name="door"), await other.lock(name="gate")
-        async with door as first, gate.holding(timeout_s=1) as second:
+        left, right = await one.lock(name="left"), await other.lock(name="right")
+        async with left as first, right.holding(timeout_s=1) as second:
             assert first.held and second.held
-        await door.close()
-        await gate.close()
+        await left.close()
+        await right.close()
 
     run_parties(body, 1.0, 1.0)
 
 
-def test_closing_lets_go_of_the_lock_and_ends_those_who_wait() -> None:
+def test_closing_releases_the_lock_and_ends_its_waiters() -> None:
     async def body(one: Party, other: Party) -> None:
         lock, participant = await one.lock(), await other.lock()
         hold = await lock.acquire()
@@ -468,8 +468,8 @@ def test_a_lock_on_a_real_log(tmp_path: Path) -> None:
         async with (
             asyncio.timeout(60),
             aio.open(tmp_path / "data", topic="locks", sync=False) as log,
-            Lock.open(log, name="door", who="one", ttl_s=2) as one,
-            Lock.open(log, name="door", who="other", ttl_s=2) as other,
+            Lock.open(log, name="left", who="one", ttl_s=2) as one,
+            Lock.open(log, name="left", who="other", ttl_s=2) as other,
         ):
             tokens = []
             for _ in range(3):

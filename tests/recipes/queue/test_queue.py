@@ -71,7 +71,7 @@ def test_items_are_taken_in_the_order_in_which_they_were_put() -> None:
     in_virtual_time(body)
 
 
-def test_who_waits_gets_an_item_as_soon_as_there_is_one() -> None:
+def test_a_waiter_gets_an_item_as_soon_as_there_is_one() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log, 1) as one, opened(log, 2) as two:
             waiting = [asyncio.create_task(queue.take()) for queue in (one, two, one)]
@@ -201,7 +201,7 @@ def test_closing_returns_claimed_items_and_notifies_their_holder() -> None:
     in_virtual_time(body)
 
 
-def test_closing_ends_the_calls_of_those_who_wait() -> None:
+def test_closing_ends_the_calls_of_waiters() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as queue:
             waiting = asyncio.create_task(queue.take())
@@ -216,7 +216,7 @@ def test_closing_ends_the_calls_of_those_who_wait() -> None:
     in_virtual_time(body)
 
 
-def test_a_log_that_is_closed_ends_the_call_of_one_who_waits_for_a_lost_holder() -> None:
+def test_a_log_that_is_closed_ends_a_wait_for_a_lost_holder() -> None:
     """Found by the simulator: it said again and again that the claim is over, was refused at once each time, and never paused."""
 
     async def body(log: ScriptedLog) -> None:

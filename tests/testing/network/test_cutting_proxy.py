@@ -33,7 +33,7 @@ class Talk:
 
 @dataclass
 class World:
-    """An echo server behind a proxy; what it has received and how that ended, by connection; who dialled from where."""
+    """An echo server behind a proxy; what it has received and how that ended, by connection; and the diallers by address."""
 
     proxy: CuttingProxy
     ways: CutWays
@@ -207,7 +207,7 @@ def test_a_broken_connection_is_reset_for_both_and_the_others_stay() -> None:
 @pytest.mark.parametrize(
     ("place", "listens"), [("", True), ("one", False)], ids=["unknown", "nobody listens"]
 )
-def test_who_cannot_be_carried_is_reset(place: str, listens: bool) -> None:
+def test_a_connection_that_cannot_be_forwarded_is_reset(place: str, listens: bool) -> None:
     async def story(found: World) -> None:
         talk = await found.dial(place)
         with pytest.raises(ConnectionResetError):

@@ -1,4 +1,4 @@
-"""Who opened a connection is found, whether it is a process that we have started, we ourselves, or nobody any more."""
+"""The process that opened a connection is found: one that we have started, our own, or none any more."""
 
 from __future__ import annotations
 
