@@ -20,7 +20,7 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import File
 from varlog.storage.committed.segment import Segment
 
-# In which epoch entries were ordered: (begin, end, epoch), in order. As few as there were seals.
+# The epochs in which entries were ordered: (begin, end, epoch), in order. There are as few as there were seals.
 Ordered = Sequence[tuple[LLSN, LLSN, Epoch]]
 
 
@@ -72,7 +72,7 @@ def find_block_range(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, 
 
 
 def read_block_range(blocks: BlockRange) -> bytes:
-    """Its bytes as they are; none if they cannot be read."""
+    """The bytes of the range, or none if they cannot be read."""
     try:
         opened = blocks.segment.borrow()
         return opened.file.read_at(blocks.size, blocks.offset)
@@ -191,7 +191,7 @@ def intact_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> 
 
 
 def _space_of(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
-    """Where the entries [begin, end) are, and how many bytes they have; None where no point says so."""
+    """Where the entries [begin, end) are, and how many bytes they have; None if no point of the index says so."""
     index = segment.index
     point = index.at_or_before(begin)
     offset, found = index.offset(point), index.llsn(point)
@@ -212,7 +212,7 @@ def _bytes_before(segment: Segment, offset: int, copy: Buffer) -> int:
 
 
 def _check_follows(file: File, at: int, end: LLSN) -> None:
-    """Entries that are not committed yet must continue behind the copy, as far as that can be read."""
+    """Check that entries that are not committed yet continue after the copy, as far as they can be read."""
     try:
         header = parse_header(file.read_at(HEADER_BYTES, at))
     except CorruptBatch:

@@ -57,7 +57,8 @@ class DiskSpace:
         return self._full
 
     def grant(self, needed_bytes: int, wanted_bytes: int) -> int:
-        """How much a segment may grow by: what it wants, or as much of it as leaves the reserve. OSError if it needs more."""
+        """How much a segment may grow: as much as it wants, or what leaves the reserve. Raises OSError if it needs more than
+        that."""
         spare = self._free_bytes() - self._reserve_bytes
         if spare < needed_bytes:
             self.mark_full(needed_bytes)
@@ -67,7 +68,7 @@ class DiskSpace:
         return max(needed_bytes, min(wanted_bytes, spare))
 
     def mark_full(self, needed_bytes: int = 0) -> None:
-        """An append found no space."""
+        """Record that an append found no space."""
         self._full, self._wanted_bytes = True, max(self._wanted_bytes, needed_bytes)
 
     def can_spare(self, needed_bytes: int) -> bool:

@@ -99,7 +99,7 @@ class Dump:
 
     @property
     def problems(self) -> list[str]:
-        """All of them; none means that every byte is as it was written."""
+        """All problems; none means that every byte is as it was written."""
         nodes = [node for volume in self.volumes for node in volume.nodes]
         return [
             *(problem for node in nodes for problem in node.problems),
@@ -123,7 +123,7 @@ def dump(disk: Disk, path: Path) -> Dump:
 
 
 def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
-    """One replica, every batch and row of it checked."""
+    """Dump one replica, checking every batch and row of it."""
     looking = ReadOnlyDisk(disk)
     replica = ReplicaDump(path)
     begin = FIRST_LLSN  # what lies below, opening it would remove
@@ -291,7 +291,7 @@ class UnitDump:
 
 
 def dump_unit(disk: Disk, path: Path) -> UnitDump:
-    """One log unit, every page of it checked."""
+    """Dump one log unit, checking every page of it."""
     looking = ReadOnlyDisk(disk)
     unit = UnitDump(path)
     first = 0

@@ -90,12 +90,12 @@ class RowsInMemory:
     low: LLSN
     end: LLSN
     last: CommitRow | None  # the newest, synced or not
-    # Where the run begins that orders an LLSN, and at which GLSN.
+    # Where the run that orders an LLSN begins, and its GLSN.
     run_of: Callable[[LLSN], tuple[LLSN, GLSN] | None]
-    epoch_of: Callable[[LLSN], Epoch | None]  # in which epoch an LLSN was written
+    epoch_of: Callable[[LLSN], Epoch | None]  # the epoch in which an LLSN was written
 
 
-# LLSN and GLSN at which each run of entries begins that are adjacent in both orders.
+# The LLSN and the GLSN at which each run of entries begins; a run is adjacent in both orders.
 Runs = tuple[Sequence[int], Sequence[int]]
 
 
@@ -130,7 +130,7 @@ def scrub_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
 
 
 def agreeing(rows: RowArray, memory: RowsInMemory, runs: Runs) -> int:
-    """This many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
+    """How many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
     if not len(rows) or rows["llsn"][0] > memory.low:
         return 0
     ends = rows["llsn"] + rows["count"]
@@ -158,8 +158,8 @@ def is_old(rows: RowArray, memory: RowsInMemory, runs: Runs) -> bool:
 def rows_again(
     rows: RowArray, memory: RowsInMemory, between: tuple[tuple[LLSN, GLSN, int], ...], path: Path
 ) -> list[CommitRow]:
-    """The rows behind `rows`, which memory agrees with. `between` are the runs up to the newest row. Their version is one that is
-    not too new: what it claims to exist exists, and a row that arrives twice does no harm (R-CTX-4)."""
+    """Rebuild the rows after `rows`, which memory agrees with. `between` are the runs up to the newest row. They get a version
+    that is not too new: what it claims to exist does exist, and a row that arrives twice does no harm (R-CTX-4)."""
     last = memory.last
     if not len(rows) or last is None or last.llsn_end != memory.end:
         raise CorruptReplica(str(path), "it is old, and memory does not know all of its rows")
@@ -186,7 +186,7 @@ def rows_again(
 def _epochs(
     begin: LLSN, end: LLSN, memory: RowsInMemory, default: Epoch
 ) -> Iterator[tuple[LLSN, LLSN, Epoch]]:
-    """[begin, end) in pieces of one epoch each: epochs never fall."""
+    """Split [begin, end) into pieces of one epoch each: epochs never decrease."""
     first, last = memory.epoch_of(begin), memory.epoch_of(LLSN(end - 1))
     if first == last or first is None or end - begin == 1:
         yield begin, end, default if last is None else last
@@ -197,8 +197,8 @@ def _epochs(
 
 
 def _row_again(rows: RowArray, number: int, memory: RowsInMemory, path: Path) -> CommitRow:
-    """Row `number`, out of its neighbours and of memory. Which entries it orders, and where, is certain; its version is that of a
-    neighbour, which is all the same: only the newest row's is ever asked for."""
+    """Rebuild row `number` from its neighbours and from memory. Which entries it orders, and where, is certain. Its version is
+    that of a neighbour, which does not matter: only the newest row's version is ever used."""
     before = row_at(rows, number - 1) if number > 0 else None
     after = row_at(rows, number + 1) if number + 1 < len(rows) else None
     end = after.llsn_begin if after is not None else memory.end
@@ -207,7 +207,7 @@ def _row_again(rows: RowArray, number: int, memory: RowsInMemory, path: Path) ->
     if run is not None and run[0] <= begin < end:
         glsn = GLSN(run[1] + begin - run[0])
     elif begin < end <= memory.low:
-        # Trimmed and forgotten here: its position is never read, but it must be behind the row before.
+        # Trimmed and dropped from memory: its position is never read, but it must be above the row before.
         glsn = before.glsn_end if before is not None else GLSN(1)
     else:
         raise CorruptReplica(str(path), f"row {number} is bad, and LLSNs [{begin}, {end}) are not one run")

@@ -148,8 +148,8 @@ class NodeVolumes:
         return DiskSpace(self._disk, path, reserve_bytes=reserve_bytes, why=why)
 
     def place(self, log_stream: LogStreamID, volume: str = "") -> Path:
-        """Where a new replica goes: on the volume asked for, or on the one with the fewest. Refused if the stream has a
-        directory on any of them (R-SN-6)."""
+        """The directory for a new replica: on the requested volume, or on the one with the fewest replicas. Refused if the stream
+        has a directory on any of them (R-SN-6)."""
         for known in self._volumes:
             path = log_stream_path(known, self._cluster, self.node, log_stream)
             if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
@@ -167,19 +167,20 @@ class NodeVolumes:
         return path
 
     def is_unit(self, log_stream: LogStreamID) -> bool:
-        """True if what the stream has here is a log unit, also a damaged one; False for a replica, and for nothing."""
+        """Whether the stream's directory here is a log unit, even a damaged one; False for a replica, and if there is none."""
         path = self.streams.get(log_stream)
         return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
     def is_blank(self, log_stream: LogStreamID) -> bool:
-        """Worker: the files of what cannot be opened show that it never had an entry. False if they cannot be read."""
+        """Worker: whether the files of a directory that cannot be opened show that it never had an entry. False if they are
+        unreadable."""
         try:
             return is_blank(self._disk, self.streams[log_stream])
         except OSError:
             return False
 
     def clear_unfinished(self, log_stream: LogStreamID) -> bool:
-        """Finish a removal that the disk refused half-way; True if that was all there was. What was set aside for a replica that
+        """Finish a removal that the disk interrupted; True if nothing else was there. A replica that was set aside for one that
         could not be created is put back."""
         path = self.streams[log_stream]
         if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
@@ -190,7 +191,7 @@ class NodeVolumes:
         return True
 
     def forget(self, log_stream: LogStreamID) -> None:
-        """The replica is gone, or was never created."""
+        """Forget a replica that was removed or never created."""
         self.streams.pop(log_stream, None)
         self._bound.pop(log_stream, None)
 
@@ -222,8 +223,8 @@ class NodeVolumes:
             self.forget(log_stream)
 
     def _put_back(self, log_stream: LogStreamID) -> bool:
-        """What was set aside for a replica that was never created takes its old place: there it is shown, and rebuilt or removed
-        like any other. Under the other name it would never be found, once the stream has moved on. False: there is nothing."""
+        """Put back what was set aside for a replica that was never created: there it is listed, and rebuilt or removed like any
+        other. Under the other name it would never be found once the stream has moved. Returns False if nothing was set aside."""
         for aside in self._asides(log_stream)[:1]:
             if _clear_unfinished(self._disk, aside):
                 continue
@@ -237,8 +238,8 @@ class NodeVolumes:
         return False
 
     def drop_aside(self, log_stream: LogStreamID) -> None:
-        """What was set aside is not needed any more. If it is interrupted, the next call continues it. What belongs to another
-        cluster stays."""
+        """Remove what was set aside and is not needed any more. If interrupted, the next call continues. Data of another cluster
+        stays."""
         for path in self._asides(log_stream):
             if self._read_cluster(path) not in (NO_UUID, self.cluster_uuid):
                 _log.warning(logfmt("what was set aside belongs to another cluster, and stays", path=path))
@@ -343,7 +344,7 @@ class NodeVolumes:
         return self._bound.get(log_stream, NO_UUID)
 
     def is_foreign(self, log_stream: LogStreamID) -> bool:
-        """The directory belongs to another cluster than this node: nothing here opens, changes or removes it."""
+        """Whether the directory belongs to another cluster than this node: nothing here opens, changes or removes it."""
         return (
             self.cluster_of(log_stream) not in (NO_UUID, self.cluster_uuid) and self.cluster_uuid != NO_UUID
         )
@@ -353,8 +354,8 @@ class NodeVolumes:
         check_cluster_uuid_of(self.node, self.cluster_uuid, uuid)
 
     def check_change(self, log_stream: LogStreamID, uuid: ClusterUUID, *, blank: bool) -> None:
-        """Whether cluster `uuid` may remove or replace this directory: only what is bound to that very cluster, or what
-        is bound to none and `blank` (it never had an entry)."""
+        """Check whether cluster `uuid` may remove or replace this directory: only if it is bound to that very cluster, or bound
+        to none and `blank` (it never had an entry)."""
         self.check_cluster(uuid)
         bound = self.cluster_of(log_stream)
         if bound != uuid and not (bound == NO_UUID and blank):
@@ -365,7 +366,7 @@ class NodeVolumes:
             )
 
     def note_cluster(self, log_stream: LogStreamID, uuid: ClusterUUID) -> None:
-        """A replica was created for this cluster, or was put back."""
+        """Record that a replica was created for this cluster, or was put back."""
         if uuid:
             self._bound[log_stream] = uuid
 
@@ -374,8 +375,8 @@ class NodeVolumes:
         return self.cluster_uuid != uuid or bool(self._unbound(registered))
 
     def bind(self, uuid: ClusterUUID, registered: Sequence[LogStreamID]) -> None:
-        """Worker: this node, and those of its replicas that a repository of cluster `uuid` has registered, belong to that cluster
-        from now on. Refused if one of them belongs to another. What is not registered stays unbound, and is never removed."""
+        """Worker: bind this node, and those of its replicas that a repository of cluster `uuid` has registered, to that cluster.
+        Refused if one of them belongs to another. Replicas that are not registered stay unbound, and are never removed."""
         self.check_cluster(uuid)
         for log_stream in registered:
             if self.cluster_of(log_stream) not in (NO_UUID, uuid):
@@ -428,7 +429,7 @@ class NodeVolumes:
         try:
             return read_cluster(self._disk, path)
         except CorruptReplica as damaged:
-            _log.warning(logfmt("a replica does not say which cluster it is of", why=damaged))
+            _log.warning(logfmt("the cluster of a replica is unknown", why=damaged))
             return NO_UUID
 
 
@@ -452,7 +453,8 @@ def _check_doubled(volumes: Sequence[Path]) -> None:
 
 
 def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> None:
-    """A volume of another cluster is more likely a wrong id than meant to be shared: an empty node would start beside the data."""
+    """Refuse a volume of another cluster: that is more likely a wrong id than intended. An empty node would start beside the
+    data."""
     for volume in volumes:
         others = [other for other, _ in numbered(disk, volume, "cid") if other != cluster]
         if others:
@@ -471,7 +473,7 @@ def _check_new(disk: Disk, paths: Sequence[Path]) -> None:
 
 
 def _kept_node(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> NodeID | None:
-    """The id that was drawn at the first start."""
+    """The node id that was drawn at the first start, if there is one."""
     found = {
         node: path for volume in volumes for node, path in numbered(disk, volume / f"cid={cluster}", "snid")
     }
@@ -525,7 +527,7 @@ def is_blank(disk: Disk, path: Path) -> bool:
 
 
 def _states_blank(disk: Disk, path: Path) -> bool:
-    """No state file at all is not enough: it may have been deleted."""
+    """Whether the state files show no entry. A missing state file is no proof: it may have been deleted."""
     names = [name for name in (STATE_NAME, UNIT_NAME) if disk.exists(path / name)]
     return bool(names) and all(_state_blank(name, disk.read_file(path / name), path) for name in names)
 
@@ -541,7 +543,7 @@ def _state_blank(name: str, content: bytes, path: Path) -> bool:
 
 
 def _segments_blank(disk: Disk, path: Path) -> bool:
-    """Only the first one, without bytes: space is reserved with the first entry. Both orderings count from 1."""
+    """Whether only the first segment exists, empty: space is reserved with the first entry. Both orderings count from 1."""
     numbered = {name: first for name in disk.list(path) if (first := first_llsn_of(name)) is not None}
     return all(
         first in (FIRST_LLSN, FIRST_SEGMENT) and not _size(disk, path / name)
@@ -550,7 +552,8 @@ def _segments_blank(disk: Disk, path: Path) -> bool:
 
 
 def _rows_blank(disk: Disk, path: Path) -> bool:
-    """Behind the header is the first end mark or nothing; the mark of a unit shows that nothing is synced, or is unreadable."""
+    """Whether nothing or the first end mark follows the header; a unit's mark must show that nothing is synced, or be
+    unreadable."""
     rows = disk.read_file(path / ROWS_NAME) if disk.exists(path / ROWS_NAME) else b""
     marks = disk.read_file(path / SYNCED_NAME) if disk.exists(path / SYNCED_NAME) else b""
     behind = rows[ROW_BYTES:]

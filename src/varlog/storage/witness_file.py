@@ -37,7 +37,7 @@ class Witness(msgspec.Struct, frozen=True, omit_defaults=True):
     proposed: tuple[Proposal, ...] = ()
 
     def keeping(self, proposal: Proposal) -> Witness:
-        """With this proposal in place of an earlier one for its topic."""
+        """A copy with this proposal in place of an earlier one for its topic."""
         others = [found for found in self.proposed if found.projection.topic != proposal.projection.topic]
         return msgspec.structs.replace(self, proposed=(*others, proposal))
 
@@ -84,9 +84,7 @@ class WitnessFile:
                 if self._disk.exists(path):
                     found.append(decode_witness(self._disk.read_file(path)))
             except (OSError, ValueError) as error:
-                _log.warning(
-                    logfmt("what the node has seen of the repository cannot be read", path=path, why=error)
-                )
+                _log.warning(logfmt("the witness file cannot be read", path=path, why=error))
         newest = max(found, key=lambda one: one.term)
         epochs: dict[TopicID, Epoch] = {}
         for topic, epoch in (pair for one in found for pair in one.epochs):
@@ -113,7 +111,5 @@ class WitnessFile:
                 self._disk.replace_file(path, encode_witness(witness))
                 kept = True
             except OSError as error:
-                _log.warning(
-                    logfmt("what the node has seen of the repository cannot be kept", path=path, why=error)
-                )
+                _log.warning(logfmt("the witness file cannot be written", path=path, why=error))
         return kept

@@ -71,8 +71,8 @@ class RowIndex:
 
     @classmethod
     def of(cls, llsns: NDArray[np.int64], glsns: NDArray[np.int64]) -> RowIndex:
-        """Merged from the columns of a file."""
-        # Back to back in LLSN, so adjacent in both orders means: the distance between the two orders did not change.
+        """An index built from the columns of a file."""
+        # Rows are consecutive in LLSN, so they are adjacent in both orders if the distance between the orders did not change.
         begins = (
             np.concatenate(([True], np.diff(glsns - llsns) != 0)) if len(llsns) else np.zeros(0, np.bool_)
         )
@@ -85,7 +85,7 @@ class RowIndex:
         return len(self.glsns)
 
     def append(self, llsn: LLSN, glsn: GLSN) -> None:
-        """A run that begins where the last one ended; it merges if it continues in both orders."""
+        """Add a run that begins where the last one ended; it is merged if it continues in both orders."""
         llsns, glsns = self.llsns, self.glsns
         if glsns and glsn - glsns[-1] == llsn - llsns[-1]:
             return
@@ -151,13 +151,13 @@ class CommitStore:
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, topic: TopicID, log_stream: LogStreamID) -> CommitStore:
-        """An empty one."""
+        """Create an empty store."""
         content = encode_row_file(topic, log_stream, np.zeros(0, ROW_TYPE))
         disk.replace_file(directory / ROWS_NAME, content)
         return cls(disk, directory, topic, log_stream)
 
     def restore(self, found: FoundRows, kept: int, last_row: CommitRow | None) -> None:
-        """Use the first `kept` rows of the file; the others, and any torn write behind them, are removed from it."""
+        """Use the first `kept` rows of the file; remove the others, and any torn write after them."""
         self._index = RowIndex.of(found.llsns[:kept], found.glsns[:kept])
         self._file_rows = kept
         self._begin = self.committed_end = found.begin
@@ -165,8 +165,8 @@ class CommitStore:
         dirty = found.torn or kept < len(found)
         if dirty:
             file.truncate(ROW_BYTES * (kept + 1))
-        # What a killed process wrote can be read back without being on the disk, and after a failed sync another one does
-        # nothing. So rows that nothing proves durable are written again: only then does a sync count.
+        # What a killed process wrote can be read back without being on disk, and after a failed sync a second one does nothing.
+        # So rows that nothing proves durable are written again: only then does a sync count.
         if found.proven < kept:
             at = ROW_BYTES * (found.proven + 1)
             file.write_at([file.read_at(ROW_BYTES * (kept - found.proven), at)], at)
@@ -218,7 +218,7 @@ class CommitStore:
 
     def llsn_from(self, glsn: GLSN) -> LLSN:
         """The first LLSN whose GLSN is at least `glsn`; the committed end if there is none. Also called by the worker."""
-        # The end first, then the runs: seen the other way round, a commit in between would stretch the run before it.
+        # The end first, then the runs: in the other order, a commit in between would extend the run before it.
         end = self.committed_end
         return self._index.llsn_from(glsn, end)
 
@@ -272,7 +272,7 @@ class CommitStore:
         if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not disk_space.can_spare(self.size_bytes):
             return
         rows = self._rows_from(low_llsn)
-        # Bad rows would get valid checksums as they are; `scrub_metadata` repairs them first.
+        # Compaction would give bad rows valid checksums; `scrub_metadata` repairs them first.
         if good_rows(rows).all():
             self._replace_file(merge_rows(rows))
 
@@ -287,7 +287,7 @@ class CommitStore:
         )
         opened = self._open_file()
         file = opened.file
-        # Copies: the loop commits meanwhile.
+        # Copies, because the loop commits meanwhile.
         runs = self._index.llsns[:], self._index.glsns[:]
         content = file.read_at(max(file.size() - ROW_BYTES, 0), ROW_BYTES)
         rows = np.frombuffer(content[: len(content) - len(content) % ROW_BYTES], ROW_TYPE)
@@ -305,7 +305,7 @@ class CommitStore:
         return unlinked(self._path)
 
     def _write_again(self, rows: RowArray, memory: RowsInMemory, runs: Runs) -> str:
-        """The file is intact but old: replace it by what memory knows, including the rows that are not synced yet."""
+        """Replace a file that is intact but old by what memory knows, including the rows that are not synced yet."""
         last = self.last_row
         taken = len(self._unsynced)
         if taken:
@@ -332,7 +332,7 @@ class CommitStore:
         return (LLSN(index.llsns[run]), GLSN(index.glsns[run])) if run >= 0 else None
 
     def begin_at(self, llsn: LLSN) -> None:
-        """Drop every row: from now on what is ordered here begins at `llsn`. The loop must not commit meanwhile."""
+        """Drop every row: from now on, the ordered entries begin at `llsn`. The loop must not commit meanwhile."""
         self._begin = llsn
         self._unsynced.clear()
         self._replace_file(np.zeros(0, ROW_TYPE))

@@ -23,7 +23,7 @@ COPY_ROWS_MAX: Final = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Batches back to back, ordered by `rows`, back to back as well. Empty: there is nothing from `next_llsn` on."""
+    """Consecutive batches, ordered by `rows`, which are consecutive as well. Empty: there is nothing from `next_llsn` on."""
 
     data: memoryview
     rows: tuple[CommitRow, ...]

@@ -17,7 +17,7 @@ from varlog.storage.segment_file import RangeBytes
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk:
-    """Placed batches back to back, the first of them holding the LLSN asked for. Bodies are not checked: the reader does."""
+    """Consecutive batches with LLSNs, the first of which holds the requested one. Bodies are not checked: the reader does that."""
 
     data: memoryview
     first_llsn: LLSN
@@ -26,13 +26,13 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the batches are. The first byte is a batch's, and so is the byte at `sure_bytes`, unless that is the end."""
+    """Where the batches are. A batch begins at the first byte, and at `sure_bytes` unless that is the end."""
 
     segment: Segment
     offset: int
     size: int
     first_llsn: LLSN  # of the first batch in it
-    llsn: LLSN  # asked for
+    llsn: LLSN  # the requested one
     limit: LLSN  # nothing at or above is committed
     bytes_max: int
     sure_bytes: int
@@ -80,8 +80,8 @@ def find_extent(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int) -> Ex
     offset = index.offset(point)
     sure = max(point, index.last_within(limit, offset + bytes_max))
     sure_offset = index.offset(sure)
-    # Behind the last sure point are at most two strides of small batches, or one large batch: include them if they fit, and in
-    # any case if the batch asked for is among them.
+    # After the last sure point there are at most two strides of small batches, or one large batch: include them if they fit, and
+    # always if the requested batch is among them.
     end = index.offset(sure + 1) if sure + 1 < len(index) else segment.size
     if sure > point and end - offset > bytes_max:
         end = sure_offset
@@ -175,7 +175,7 @@ def find_time(
     def early(segment: Segment, llsn: LLSN) -> bool:
         return segment.batch_at(max(begin, llsn), opened(segment))[1].time_us < time_us
 
-    # The place is in the last segment that begins early, or where the next one begins.
+    # The result is in the last segment that begins early, or where the next one begins.
     number = _last_of(len(within), lambda number: early(within[number], within[number].first_llsn))
     if number < 0:
         return begin if within else end
@@ -190,7 +190,7 @@ def find_time(
 
 
 def _last_of(count: int, early: Callable[[int], bool]) -> int:
-    """The last of `count` that is early, -1 if there is none; taken to be sorted, the early ones first."""
+    """The index of the last of `count` that is early, -1 if none is; they are assumed to be sorted, the early ones first."""
     low, high = -1, count
     while high - low > 1:
         middle = (low + high) // 2

@@ -23,9 +23,9 @@ from varlog.storage.committed.segment import Segment
 # What identifies a batch: its producer, and its number in the producer's sequence.
 BatchKey = tuple[ProducerID, int]
 
-# Bytes that one job of a worker walks: readers of the same disk wait no longer than for this.
+# Bytes that one job of a worker examines: this bounds the wait of other readers of the same disk.
 RANGE_BYTES: Final = 8 * MIB
-# Bytes read at a time. A body that reaches further is skipped, not read; behind a long one there is likely another.
+# Bytes read at a time. A body that extends further is skipped, not read; after a long one there is likely another.
 _WINDOW_BYTES: Final = 256 * KIB
 _STEP_BYTES: Final = 4 * KIB
 
@@ -82,12 +82,12 @@ def _newest_range(segment: Segment, begin: LLSN, end: LLSN) -> HeaderRange:
 
 
 def find_in(file: File, header_range: HeaderRange, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
-    """The first LLSN of each wanted batch in the range. CorruptBatch: what is there are not these batches."""
+    """The first LLSN of each wanted batch in the range. Raises CorruptBatch if the range does not hold these batches."""
     return {place[:2]: place.llsn for place in _places(file, header_range) if place[:2] in wanted}
 
 
 def of_producers(file: File, header_range: HeaderRange, producers: Container[ProducerID]) -> list[BatchPlace]:
-    """The batches of these producers in the range, in order. CorruptBatch: what is there are not these batches."""
+    """The batches of these producers in the range, in order. Raises CorruptBatch if the range does not hold these batches."""
     return [place for place in _places(file, header_range) if place.producer in producers]
 
 

@@ -99,8 +99,8 @@ class LogStore:
         self.topic: TopicID = state.topic
         self.log_stream: LogStreamID = state.log_stream
         self.written_end: LLSN = segments[-1].end_llsn
-        # Of the batches behind `committed_end`. They have one epoch: a seal cuts the tail before the next epoch writes, and a sync
-        # has its rows on disk before it writes batches of another.
+        # The epoch of the batches after `committed_end`. It is one epoch: a seal cuts the tail before the next epoch writes, and
+        # a sync has its rows on disk before it writes batches of another.
         self.tail_epoch: Epoch = _tail_epoch(segments, commits.committed_end)
         # Ordered entries that were found damaged when the store was opened: the replica has them examined.
         self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
@@ -134,7 +134,7 @@ class LogStore:
         disk_space: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> LogStore:
-        """A new, empty replica in a directory that must not exist. The state comes last: with it the replica exists."""
+        """Create an empty replica in a directory that must not exist. The state is written last: with it, the replica exists."""
         if disk.exists(path):
             raise FileExistsError(f"{path} exists already")
         disk.make_directory(path)
@@ -154,8 +154,8 @@ class LogStore:
         segment_bytes: int = SEGMENT_BYTES,
         disk_space: DiskSpace | None = None,
     ) -> LogStore:
-        """The replica in `path` after a stop or a crash. CorruptReplica if its files contradict each other; then nothing is
-        touched."""
+        """Open the replica in `path` after a stop or a crash. Raises CorruptReplica if its files contradict each other; then
+        nothing is changed."""
         disk_space = disk_space or DiskSpace(disk, path)
         try:
             found = survey(disk, path)
@@ -186,7 +186,7 @@ class LogStore:
         opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
-    # --- where it stands -------------------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> Epoch:
@@ -335,7 +335,7 @@ class LogStore:
         try:
             synced_end = self.disk_space.persist(sync)
             # Only what is trimmed on disk may leave the disk: after a crash the low LLSN is the state's, and the rows of entries
-            # that were trimmed before they were ordered here (`_low_by_commit`) must still say so.
+            # that were trimmed before they were ordered here (`_low_by_commit`) must still show that.
             self._commits.compact(self._state.low_llsn, self.disk_space)
             return synced_end
         except OSError as error:
@@ -362,7 +362,7 @@ class LogStore:
         invariant(end >= self.committed_end, "a cut never reaches what is committed (law 6)",
                   end=end, committed_end=self.committed_end)  # fmt: skip
         self._check_usable()
-        # From here on the rows alone say what is committed: an entry below the seal that turns out bad is damage, not a tail.
+        # From here on the rows alone define what is committed: a bad entry below the seal is damage, not a tail.
         self.sync_rows()
         # The state first: a crash in between leaves a tail of an older epoch behind the seal, which recovery cuts again.
         self._set_state(self._seal(epoch, end))
@@ -398,7 +398,7 @@ class LogStore:
             return
         # In memory first: if the disk refuses the trim now, trimmed entries are not read all the same (law 9).
         low = self._raise_trim_floor(glsn)
-        # The rows that say where the trim point is must not be lost with a power loss that the trim survives.
+        # The rows that locate the trim point must not be lost in a power loss that the trim survives.
         self.sync_rows()
         # The state first: what is half removed after a crash must be known to be trimmed (law 9).
         self._set_state(msgspec.structs.replace(self._state, trimmed=glsn, low_llsn=low))

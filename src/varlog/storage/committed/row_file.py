@@ -107,7 +107,7 @@ def encode_end_mark(rows: int) -> bytes:
 def encode_row_file(
     topic: TopicID, log_stream: LogStreamID, rows: RowArray, begin: LLSN = FIRST_LLSN
 ) -> bytes:
-    """A whole file, to be put in place at once: every row in it is durable."""
+    """The content of a whole file, which replaces the old one atomically: every row in it is durable."""
     signed = rows.copy()
     signed["synced"] = np.arange(len(rows))
     signed["crc"] = _row_crcs(signed)
@@ -115,7 +115,7 @@ def encode_row_file(
 
 
 def good_rows(rows: RowArray) -> NDArray[np.bool_]:
-    """Which of them match their checksums."""
+    """Which of the rows match their checksums."""
     good: NDArray[np.bool_] = (rows["crc"] == _row_crcs(rows)) & (rows["count"] > 0)
     return good
 
@@ -128,7 +128,7 @@ def row_at(rows: RowArray, number: int) -> CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """What a row file holds: columns of its good rows, the last of them, and how the file ends behind them."""
+    """The content of a row file: columns of its good rows, the last of them, and how the file ends after them."""
 
     llsns: NDArray[np.int64]
     glsns: NDArray[np.int64]

@@ -57,7 +57,7 @@ class Segment(SegmentFile):
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, first_llsn: LLSN) -> Segment:
-        """A new, empty one, whose name survives a power loss."""
+        """Create an empty segment, whose name survives a power loss."""
         path = segment_path(directory, first_llsn)
         segment = cls(disk, path, SparseIndex(first_llsn), 0, first_llsn)
         segment._open = OpenFile(disk.open(path, create=True))
@@ -77,7 +77,8 @@ class Segment(SegmentFile):
         return at, header
 
     def start_of(self, llsn: LLSN) -> int:
-        """Where the batch begins whose first entry is `llsn`, or the next one will. Only those before it are read."""
+        """The offset of the batch whose first entry is `llsn`, or of the next one to be written. Reads only the batches before
+        it."""
         if llsn == self.first_llsn:
             return 0
         point = self.index.at_or_before(llsn)
@@ -105,8 +106,8 @@ class Segment(SegmentFile):
         self.close_off(self.index.encode(self.end_llsn, self.size))
 
     def cut_at(self, end: LLSN, offset: int) -> Segment:
-        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may continue with the old one
-        below `end`."""
+        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may continue to use the old
+        object below `end`."""
         file = self.open()
         file.file.truncate(offset)
         file.file.sync()

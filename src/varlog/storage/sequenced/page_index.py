@@ -175,7 +175,7 @@ class PageIndex:
         return page if page is not None and page.first_llsn < end else None
 
     def walk(self, llsn: LLSN) -> Iterator[PageRef]:
-        """The pages in order, from the one that has `llsn`, or else the next, on. Nothing is added meanwhile."""
+        """Yields the pages in order, from the one that has `llsn`, or the next one. Nothing may be added meanwhile."""
         number = max(0, bisect_right(self._starts, llsn) - 1)
         if number >= len(self._blocks):
             return
@@ -266,7 +266,7 @@ def page_ranges(pages: Sequence[PageRef]) -> list[PageRange]:
 
 
 def joined(parts: Sequence[Buffer]) -> Buffer:
-    """The parts back to back, without a copy where there is one."""
+    """The parts concatenated, without a copy if there is only one."""
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

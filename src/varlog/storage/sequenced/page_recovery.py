@@ -52,7 +52,7 @@ class FoundPages:
 
     @property
     def end_llsn(self) -> LLSN:
-        """No page of it ends above."""
+        """The LLSN above which no page of it ends."""
         return LLSN(int(_ends(self.rows).max())) if len(self.rows) else LLSN(0)
 
 
@@ -155,7 +155,7 @@ def _closed_segment(
         rows = decode_sidecar(index, number, size)
         if rows is not None:
             return FoundPages(path, number, rows, size, size)
-        # Cut between two batches it would scan as whole, and nothing else knows what followed.
+        # A file truncated between two batches would scan as whole, and nothing else knows what followed.
         if (closed_bytes(index, number) or 0) > size:
             raise CorruptReplica(
                 str(path), f"it has {size} bytes, and was closed with {closed_bytes(index, number)}"
@@ -174,7 +174,7 @@ def _closed_segment(
 def _newest_segment(
     disk: Disk, path: Path, number: int, synced: int, corrupt_ranges: list[tuple[LLSN, LLSN]]
 ) -> tuple[FoundPages, str]:
-    """The segment, and why it is cut where it is, if a crash was the reason."""
+    """The segment, and why it was cut, if a crash was the reason."""
     file = disk.open(path)
     try:
         size = file.size()

@@ -46,7 +46,7 @@ class PageSegment(SegmentFile):
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, number: int) -> PageSegment:
-        """A new, empty one, whose name survives a power loss."""
+        """Create an empty segment, whose name survives a power loss."""
         path = page_segment_path(directory, number)
         segment = cls(disk, path, number, 0, LLSN(0))
         segment._open = OpenFile(disk.open(path, create=True))
@@ -54,7 +54,7 @@ class PageSegment(SegmentFile):
         return segment
 
     def add(self, pages: Sequence[PageRef]) -> None:
-        """These have been written and synced behind the last ones."""
+        """Record pages that were written and synced after the last ones."""
         self._rows += encode_pages(pages)
         self.size += sum(page.size for page in pages)
         self.end_llsn = max(self.end_llsn, *(page.end_llsn for page in pages))
@@ -64,7 +64,7 @@ class PageSegment(SegmentFile):
         self.close_off(encode_sidecar(self.number, self.size, self._rows))
 
     def forget_rows(self) -> None:
-        """It is closed, and another one is the newest."""
+        """Drop the rows of a closed segment: another one is the newest."""
         self._rows = bytearray()
 
 

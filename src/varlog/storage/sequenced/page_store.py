@@ -120,7 +120,7 @@ class PageStore:
         disk_space: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> PageStore:
-        """Worker: a new, empty unit in a directory that must not exist. The state comes last: with it the unit exists."""
+        """Worker: create an empty unit in a directory that must not exist. The state is written last: with it, the unit exists."""
         if disk.exists(path):
             raise FileExistsError(f"{path} exists already")
         disk.make_directory(path)
@@ -150,8 +150,8 @@ class PageStore:
         segment_bytes: int = SEGMENT_BYTES,
         disk_space: DiskSpace | None = None,
     ) -> PageStore:
-        """Worker: the unit in `path` after a stop or a crash. CorruptReplica: its files contradict each other, and nothing was
-        touched."""
+        """Worker: open the unit in `path` after a stop or a crash. Raises CorruptReplica if its files contradict each other; then
+        nothing is changed."""
         disk_space = disk_space or DiskSpace(disk, path)
         found = survey_unit(disk, path)
         index, runs = found.pages()
@@ -186,7 +186,7 @@ class PageStore:
         opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
-    # --- where it stands -------------------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> TopicID:
@@ -203,7 +203,7 @@ class PageStore:
 
     @property
     def low(self) -> LLSN:
-        """Nothing below it exists any more (law 9)."""
+        """The LLSN below which nothing exists any more (law 9)."""
         return self._state.low
 
     @property
@@ -404,7 +404,7 @@ class PageStore:
         self._set_state(msgspec.structs.replace(self._state, epoch=epoch))
 
     def trim(self, low: LLSN) -> None:
-        """Nothing below `low` exists any more; then whole segments of it are removed, the oldest first."""
+        """Trim everything below `low`, then remove whole segments of it, the oldest first."""
         if low <= self.low:
             return
         segments = self._segments

@@ -2,10 +2,16 @@
 
 With it, opening a unit reads no closed segment. It can be rebuilt.
 
-    offset  size  field (little endian) 0     4  magic "VLP1" 4     2  format version 6     2  reserved, zero 8     8  number of
-    the segment 16     8  bytes of the segment 24     4  count of pages 28     4  CRC32C of bytes 0 to 27 and of the pages 32
-    -  24 bytes per page, in the order of the segment: first LLSN (8), count of entries (4, bit 31: junk), offset (4), bytes of
-    header and body (4), CRC32C of the header (4)
+    offset  size  field (little endian)
+         0     4  magic "VLP1"
+         4     2  format version
+         6     2  reserved, zero
+         8     8  number of the segment
+        16     8  bytes of the segment
+        24     4  count of pages
+        28     4  CRC32C of bytes 0 to 27 and of the pages
+        32     -  24 bytes per page, in the order of the segment: first LLSN (8), count of entries (4, bit 31: junk),
+                  offset (4), bytes of header and body (4), CRC32C of the header (4)
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ PageRows = npt.NDArray[np.void]
 
 
 def encode_pages(pages: Iterable[PageRef]) -> bytes:
-    """Their rows in a sidecar."""
+    """The rows of the pages in a sidecar."""
     return b"".join(
         _PAGE.pack(
             page.first_llsn,

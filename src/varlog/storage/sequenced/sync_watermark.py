@@ -39,7 +39,7 @@ _CRC = struct.Struct("<I")
 
 
 class Synced(NamedTuple):
-    """Every segment before number `segment`, and `size` bytes of that one."""
+    """Every segment before number `segment` is synced, and `size` bytes of that one."""
 
     segment: int = 0
     size: int = 0
@@ -51,7 +51,7 @@ def encode_slot(synced: Synced) -> bytes:
 
 
 def decode_slots(content: bytes) -> tuple[Synced | None, ...]:
-    """What each slot says; None where it is torn or damaged."""
+    """The mark in each slot; None where it is torn or damaged."""
     return tuple(_decode(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES))
 
 
@@ -81,7 +81,7 @@ class SyncWatermark:
 
     @classmethod
     def open(cls, disk: Disk, directory: Path) -> SyncWatermark:
-        """Created if it is missing."""
+        """Open the file, creating it if it is missing."""
         path = directory / SYNCED_NAME
         if not disk.exists(path):
             disk.replace_file(path, encode_slot(Synced()) * 2)
@@ -89,7 +89,7 @@ class SyncWatermark:
         return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1, max(slots))
 
     def move(self, synced: Synced, *, sure: bool = False) -> None:
-        """The segment was synced up to here. `sure`: the mark itself survives a power loss."""
+        """Record that the segment was synced up to here. `sure`: the mark itself survives a power loss."""
         self._file.write_at([encode_slot(synced)], self._slot * SLOT_BYTES)
         self.newest = synced
         self._unsynced += 1
@@ -99,7 +99,7 @@ class SyncWatermark:
             self._slot = 1 - self._slot
 
     def write_again(self) -> None:
-        """Both slots, because what can be read of them is old."""
+        """Write both slots, because what can be read of them is old."""
         self._file.write_at([encode_slot(self.newest) * 2], 0)
         self._file.sync()
         self._unsynced = 0
