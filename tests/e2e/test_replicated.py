@@ -19,7 +19,7 @@ from varlog.rpc.messages import GetTail, GetTailReply, GetView
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Connection
 from varlog.testing.cluster_under_load import WAIT_TIMEOUT_S, ClusterUnderLoad, Story, plan_for, run_story
-from varlog.testing.processes import stand_still
+from varlog.testing.processes import pause_process
 
 pytestmark = pytest.mark.process
 
@@ -63,7 +63,7 @@ def test_a_leader_that_hung_longer_than_its_lease_wakes_up_powerless(tmp_path: P
     async def story(cluster: ClusterUnderLoad) -> None:
         sleeper, witness = await _leader_and_witness(cluster)
 
-        stand_still(cluster.supervisor.pids()[sleeper])
+        pause_process(cluster.supervisor.pids()[sleeper])
         await wait_pause_over(cluster)
         # Sent while it is paused: these wait in its socket, and are the first thing it reads.
         asked = [

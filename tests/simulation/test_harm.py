@@ -144,10 +144,10 @@ def test_a_steady_clock_that_was_stopped_continues_from_there() -> None:
     async def work() -> None:
         clock = SimClock(0)
         await asyncio.sleep(1.0)
-        clock.stand_still()
+        clock.freeze()
         await asyncio.sleep(5.0)
         assert clock.steady_us() == 1_000_000
-        clock.go_on()
+        clock.unfreeze()
         await asyncio.sleep(2.0)
         assert clock.steady_us() == 3_000_000
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from varlog.testing.processes import stand_still
+from varlog.testing.processes import pause_process
 
 # Each thread writes a byte again and again, into a pipe that is always empty enough.
 BUSY = """
@@ -27,7 +27,7 @@ def test_a_paused_process_writes_nothing_until_it_is_resumed() -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, bufsize=0) as child:
         try:
             assert child.stdout is not None and child.stdout.read(1) == b"."
-            stand_still(child.pid)
+            pause_process(child.pid)
             os.set_blocking(child.stdout.fileno(), False)
             while child.stdout.read(1 << 16):
                 pass

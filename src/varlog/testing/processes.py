@@ -65,7 +65,7 @@ def living(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return [found for found in processes if found.is_running() and _status(found) != psutil.STATUS_ZOMBIE]
 
 
-def stand_still(pid: int) -> None:
+def pause_process(pid: int) -> None:
     """SIGSTOP, and back once no thread of the process runs any more: until then it may still do what it was asked before."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + PATIENCE_S

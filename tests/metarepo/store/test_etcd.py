@@ -15,7 +15,7 @@ from varlog.metarepo.store.base import Change, Fenced, MetadataStore, PutItem
 from varlog.metarepo.store.etcd import endpoints_of, etcd_store
 from varlog.model.errors import StartupError
 from varlog.runtime.environment import system_environment
-from varlog.testing.processes import stand_still
+from varlog.testing.processes import pause_process
 
 LEASE_S = 4.0
 # Only so that nothing hangs: a busy machine may stall for longer than a lease.
@@ -34,7 +34,7 @@ def test_members_are_those_between_the_commas() -> None:
 
 def stopped(processes: list[ServerProcess]) -> None:
     for process in processes:
-        stand_still(process.pid)
+        pause_process(process.pid)
 
 
 def woken(processes: list[ServerProcess]) -> None:

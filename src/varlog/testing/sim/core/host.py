@@ -60,12 +60,12 @@ class SimClock:
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
 
-    def stand_still(self) -> None:
+    def freeze(self) -> None:
         """The steady clock shows one and the same time from now on."""
         if self.stands_at_us is None:
             self.stands_at_us = self.steady_us()
 
-    def go_on(self) -> None:
+    def unfreeze(self) -> None:
         """… and continues from there: what passed meanwhile is lost to it."""
         stood_at, self.stands_at_us = self.stands_at_us, None
         if stood_at is not None:

@@ -145,7 +145,7 @@ class FaultActions:
                 host.disk.crash_at = None
             host.drive.heal()
             host.excused = False
-            host.clock.go_on()
+            host.clock.unfreeze()
 
     def _pick(self, whom: dict[str, int]) -> Host | None:
         up = [host for host in self._hosts if host.up and _class(host) in whom]
@@ -211,8 +211,8 @@ class FaultActions:
             return
         for_s = self._moment_s(0.5, 1.5, 4.0)
         self._trace(f"the steady clock of {host.name} stops for {for_s:.3f} s")
-        host.clock.stand_still()
-        asyncio.get_running_loop().call_later(for_s, host.clock.go_on, context=self._outside)
+        host.clock.freeze()
+        asyncio.get_running_loop().call_later(for_s, host.clock.unfreeze, context=self._outside)
 
     # --- the network ----------------------------------------------------------------------------------------------
 
