@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import varlog.cli.spark.common as common
 from varlog.cli.main import app
 from varlog.cli.spark import spark
-from varlog.cli.spark.common import Settings, run
+from varlog.cli.spark.common import Settings, run_job
 from varlog.model.errors import InvalidRequest, StartupError, Unavailable
 from varlog.spark.jobs.progress import Progress
 from varlog.spark.options import OptionError
@@ -112,26 +112,26 @@ def test_without_spark_the_remedy_is_printed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(typer.Exit) as ended:
-        run("job", lambda spark, progress: Found(1), Settings())
+        run_job("job", lambda spark, progress: Found(1), Settings())
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "varlog: error: Spark is not installed: pip install 'varlog[spark]'\n"
 
 
 @pytest.mark.usefixtures("no_spark")
 def test_a_report_is_lines_for_people_and_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    run("job", lambda spark, progress: Found(7), Settings())
+    run_job("job", lambda spark, progress: Found(7), Settings())
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["rows", "7"],
         ["last", "place", "here"],
     ]
-    run("job", lambda spark, progress: Found(7), Settings(as_json=True))
+    run_job("job", lambda spark, progress: Found(7), Settings(as_json=True))
     assert json.loads(capsys.readouterr().out) == {"rows": 7, "last_place": "here"}
 
 
 @pytest.mark.usefixtures("no_spark")
 def test_a_report_that_is_not_good_is_printed_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        run(
+        run_job(
             "job",
             lambda spark, progress: Found(7),
             Settings(as_json=True),
@@ -160,7 +160,7 @@ def test_an_error_is_one_line_and_an_exit_code(
         raise error
 
     with pytest.raises(typer.Exit) as ended:
-        run("job", job, Settings())
+        run_job("job", job, Settings())
     assert ended.value.exit_code == code
     assert capsys.readouterr().err == f"varlog: error: {message}\n"
 
@@ -171,5 +171,5 @@ def test_ctrl_c_ends_it_quietly(capsys: pytest.CaptureFixture[str]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(typer.Exit) as ended:
-        run("job", job, Settings())
+        run_job("job", job, Settings())
     assert ended.value.exit_code == 130 and capsys.readouterr().err == ""

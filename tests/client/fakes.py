@@ -11,7 +11,7 @@ import msgspec
 
 from varlog.client.connect import connect_log
 from varlog.client.log import Log
-from varlog.model.batch import entries_of, parse_header, place, single, walk
+from varlog.model.batch import entries_of, parse_header, place_batch, single, walk
 from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -194,7 +194,7 @@ class FakeCluster:
         """Take a packed batch, and order it at once."""
         stream = self.streams[log_stream]
         header = parse_header(payload, signed=False)
-        place(payload, Epoch(1), stream.end)
+        place_batch(payload, Epoch(1), stream.end)
         self.batches_seen.append(entries_of(payload, header))
         stream.batches += payload
         first = AppendReply(GLSN(self.tail + 1), stream.end)

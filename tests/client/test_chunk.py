@@ -8,7 +8,7 @@ import pytest
 
 from varlog.client.chunk import CUT_ENTRIES, Chunk, entry_lists
 from varlog.client.merge_rules import MergedRange
-from varlog.model.batch import pack, place
+from varlog.model.batch import pack, place_batch
 from varlog.model.entry import Entry
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID
@@ -26,7 +26,7 @@ def chunk_of(sizes: list[int], random: Random) -> tuple[Chunk, list[Entry]]:
         data = [random.randbytes(random.choice((0, 1, 7, 30))) for _ in range(size)]
         llsn = FIRST + len(entries)
         batch = pack(data, producer=ProducerID(1), sequence=number + 1, time_us=number)
-        place(batch, Epoch(1), LLSN(llsn))
+        place_batch(batch, Epoch(1), LLSN(llsn))
         payload += batch
         entries += [
             Entry(GLSN(llsn + n + 1000), LLSN(llsn + n), STREAM, number, one) for n, one in enumerate(data)

@@ -20,7 +20,7 @@ from varlog.localcluster.etcd import EtcdPlan
 from varlog.metarepo import records
 from varlog.metarepo.membership.named import Named
 from varlog.metarepo.membership.rules import Members
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, Fenced, MetadataStore, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, Fenced, MetadataStore, PutItem, StoreChange
 from varlog.metarepo.store.keyspace import DeleteKeys
 from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
@@ -265,7 +265,9 @@ CHANGES = st.one_of(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(commits=st.lists(st.lists(CHANGES, max_size=5), max_size=4))
-def test_a_store_is_a_map_whose_changes_apply_in_order(backend: Backend, commits: list[list[Change]]) -> None:
+def test_a_store_is_a_map_whose_changes_apply_in_order(
+    backend: Backend, commits: list[list[StoreChange]]
+) -> None:
     async def body() -> None:
         store = backend.make()
         expected = dict((await store.open()).items)  # examples share the store: continue from its contents

@@ -16,8 +16,8 @@ from varlog.spark.snapshot import (
     SnapshotFile,
     SnapshotTopic,
     TopicSnapshot,
-    decode_snapshot,
-    encode_snapshot,
+    decode_topic_snapshot,
+    encode_topic_snapshot,
 )
 
 GOLDEN = Path(__file__).with_name("snapshot_v1.json")
@@ -38,8 +38,8 @@ SNAPSHOT = TopicSnapshot(
 
 
 def test_a_snapshot_is_described_as_in_version_1() -> None:
-    assert encode_snapshot(SNAPSHOT) == GOLDEN.read_bytes()
-    assert decode_snapshot(GOLDEN.read_bytes(), "golden") == SNAPSHOT
+    assert encode_topic_snapshot(SNAPSHOT) == GOLDEN.read_bytes()
+    assert decode_topic_snapshot(GOLDEN.read_bytes(), "golden") == SNAPSHOT
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_a_snapshot_is_described_as_in_version_1() -> None:
 )
 def test_anything_but_a_snapshot_of_this_version_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(PreconditionFailed, match=message):
-        decode_snapshot(content, "here")
+        decode_topic_snapshot(content, "here")

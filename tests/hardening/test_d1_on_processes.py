@@ -14,7 +14,7 @@ import pytest
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harms.harm_table import (
-    Harm,
+    FileHarm,
     flip_last_bit,
     flip_newest_bit,
     truncate_newest_bytes,
@@ -25,7 +25,7 @@ from varlog.testing.harms.harmed_cluster import HarmOutcome, HarmResult, harmed_
 pytestmark = pytest.mark.process
 
 
-async def after_power_loss(directory: Path, harm: Harm, *, heals: bool) -> HarmResult:
+async def after_power_loss(directory: Path, harm: FileHarm, *, heals: bool) -> HarmResult:
     async with harmed_cluster(plan_for(directory, replicas=3), [Ordering.COMMITTED]) as cluster:
         await cluster.append(20)
         [journal] = (directory / "vmr").glob("*.journal")
@@ -45,7 +45,7 @@ async def after_power_loss(directory: Path, harm: Harm, *, heals: bool) -> HarmR
         pytest.param(zero_newest_sector, marks=pytest.mark.faults),
     ],
 )
-def test_one_bad_bit_or_sector_in_the_newest_record_loses_nothing(harm: Harm, tmp_path: Path) -> None:
+def test_one_bad_bit_or_sector_in_the_newest_record_loses_nothing(harm: FileHarm, tmp_path: Path) -> None:
     result = asyncio.run(after_power_loss(tmp_path, harm, heals=True))
     assert result.outcome is HarmOutcome.HEALED, result
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from varlog.metarepo.store import journal as journals
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem, StoreChange
 from varlog.metarepo.store.journal import SECTOR_BYTES, apply_changes
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
@@ -34,15 +34,22 @@ SALTS = random.Random(7)  # every opening has another one
 Files = dict[str, bytes]
 Items = dict[str, bytes]
 
-CUTS: list[list[Change]] = [[PutItem(f"cut/{number:03d}", bytes([number]) * 40)] for number in range(1, 9)]
-STORIES: dict[str, list[list[Change]]] = {
+CUTS: list[list[StoreChange]] = [
+    [PutItem(f"cut/{number:03d}", bytes([number]) * 40)] for number in range(1, 9)
+]
+STORIES: dict[str, list[list[StoreChange]]] = {
     "nothing": [],
     "one": CUTS[:1],
     "all in the journal": CUTS,
     "of several sectors": [*CUTS[:3], [PutItem("members", bytes(range(250)) * 60), DeleteItem("cut/001")]],
     "a base between": [*CUTS[:5], [PutItem("base", b"5"), DeleteItems("cut/", "cut/005")], *CUTS[5:]],
     "a base at the end": [*CUTS[:5], [PutItem("base", b"5"), DeleteItems("cut/", "cut/005")]],
-    "several laps": [*CUTS, *CUTS, *CUTS, *list[list[Change]]([PutItem("x", bytes([n]))] for n in range(30))],
+    "several laps": [
+        *CUTS,
+        *CUTS,
+        *CUTS,
+        *list[list[StoreChange]]([PutItem("x", bytes([n]))] for n in range(30)),
+    ],
     "one too large for the journal": [*CUTS[:2], [PutItem("members", bytes(200_000))], *CUTS[2:4]],
 }
 
@@ -71,14 +78,14 @@ def _files(drive: Drive) -> Files:
     return {name: bytes(drive.file(FOLDER / name).content) for name in (DATABASE, JOURNAL)}
 
 
-def _expected(commits: Sequence[Sequence[Change]], before: Items | None = None) -> Items:
+def _expected(commits: Sequence[Sequence[StoreChange]], before: Items | None = None) -> Items:
     items = dict(before or {})
     for changes in commits:
         apply_changes(items, changes)
     return dict(sorted(items.items()))
 
 
-def _run(files: Files, commits: Sequence[Sequence[Change]], *, killed: bool = True) -> list[Files]:
+def _run(files: Files, commits: Sequence[Sequence[StoreChange]], *, killed: bool = True) -> list[Files]:
     """The files after each commit; and after the end, if that is a clean one."""
 
     async def body() -> list[Files]:
@@ -249,9 +256,9 @@ def test_a_missing_journal_after_a_clean_end_is_reported_and_not_needed() -> Non
 def _three_openings(*, killed: bool) -> tuple[list[Files], Items]:
     """The files of three openings, each with commits that the previous one lacks, after every commit."""
     seen: list[Files] = []
-    commits: list[list[Change]] = []
+    commits: list[list[StoreChange]] = []
     for nth in range(3):
-        more: list[list[Change]] = [[PutItem(f"{nth}/{number}", bytes([number]))] for number in range(4)]
+        more: list[list[StoreChange]] = [[PutItem(f"{nth}/{number}", bytes([number]))] for number in range(4)]
         more.insert(2, [PutItem("base", bytes([nth])), DeleteItems(f"{nth}/", f"{nth}/1")])
         seen += _run(seen[-1] if seen else {}, more, killed=killed)
         commits += more
@@ -319,7 +326,7 @@ def test_a_flipped_bit_in_a_value_names_its_key() -> None:
 
 def test_an_older_page_of_the_database_is_right_or_refused() -> None:
     """A write that the device lost: the page was valid once, and SQLite sees nothing wrong with it."""
-    commits: list[list[Change]] = [
+    commits: list[list[StoreChange]] = [
         [PutItem(f"key/{number:03d}", bytes([nth]) * 100), DeleteItems("x", "y")]
         for nth in range(3)
         for number in range(60)
@@ -343,7 +350,7 @@ MIRROR = Path("/mirror")
 
 
 def _mirrored(
-    files: dict[Path, bytes], commits: Sequence[Sequence[Change]]
+    files: dict[Path, bytes], commits: Sequence[Sequence[StoreChange]]
 ) -> tuple[Items, list[str], dict[Path, bytes]]:
     """Open with a mirror and commit: what it found, what it reported, and all files after it was killed."""
 
@@ -421,7 +428,7 @@ def test_a_mirror_that_fails_is_abandoned_and_reported() -> None:
 # --- with the real files ------------------------------------------------------------------------------------------------------
 
 
-def _left_by_a_kill(path: Path, commits: Sequence[Sequence[Change]]) -> Path:
+def _left_by_a_kill(path: Path, commits: Sequence[Sequence[StoreChange]]) -> Path:
     """A copy of the directory of an open store: what kill -9 leaves, with SQLite's own log."""
     path.mkdir()
 

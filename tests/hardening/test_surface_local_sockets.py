@@ -193,10 +193,10 @@ def test_the_socket_of_a_killed_server_is_replaced_and_eventually_removed(
     assert len(list(directory.iterdir())) == 2
     name = local.name_of("127.0.0.1", 7101)
     assert name is not None
-    assert local.connect(name) is None
+    assert local.connect_local(name) is None
     wire = local.listen(name, 1)
     assert len(list(directory.iterdir())) == 2
-    client = local.connect(name)
+    client = local.connect_local(name)
     assert client is not None
     client.close()
     monkeypatch.setattr(local, "STALE_AFTER_S", -1.0)

@@ -15,10 +15,10 @@ from varlog.manager.repair_steps import (
     CreateReplica,
     Move,
     RebuildReplica,
+    RepairStep,
     ReplaceReplica,
     SealReplicas,
     SealStream,
-    Step,
     SyncReplica,
     UnsealReplicas,
     UnsealStream,
@@ -141,7 +141,7 @@ class World:
             if node not in self.down
         }
 
-    def decide(self) -> Step:
+    def decide(self) -> RepairStep:
         unusable_s = {node: 99.0 if node in self.given_up else 1.0 for node in self.down}
         spares = tuple(node for node in EVERYWHERE if node not in self.down)
         return next_step(
@@ -281,7 +281,7 @@ class World:
 
     def carry_out(
         self,
-        step: Step,
+        step: RepairStep,
         reached: Container[NodeID] = EVERYWHERE,
         members: tuple[NodeID, ...] = (),
         copied: int = 1_000,

@@ -10,7 +10,7 @@ from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.model.projection import Projection, SequencerID
-from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection
+from varlog.reconfiguration.rules import SealAnswer, Wish, first_projection, next_projection
 
 ONE, TWO, THREE, FOUR = NodeID(1), NodeID(2), NodeID(3), NodeID(4)
 NODES = (ONE, TWO, THREE)
@@ -38,7 +38,7 @@ def registered(streams: int = 1) -> Members:
 def first(members: Members) -> Projection:
     topic = members.view.topics[0]
     streams = {found.log_stream: found.replicas for found in members.view.streams_of(topic.topic)}
-    sealed = {log_stream: dict.fromkeys(nodes, Answer(LLSN(0))) for log_stream, nodes in streams.items()}
+    sealed = {log_stream: dict.fromkeys(nodes, SealAnswer(LLSN(0))) for log_stream, nodes in streams.items()}
     return first_projection(topic.topic, topic.first, topic.stripe_size, streams, sealed, SEQUENCER)
 
 
@@ -68,6 +68,8 @@ def reconfigured(
     sequencer: SequencerID | None = SEQUENCER,
 ) -> Members:
     """The next projection, when these have answered that they have everything up to `newest`."""
-    answers = {log_stream: dict.fromkeys(nodes, Answer(LLSN(newest))) for log_stream, nodes in sealed.items()}
+    answers = {
+        log_stream: dict.fromkeys(nodes, SealAnswer(LLSN(newest))) for log_stream, nodes in sealed.items()
+    }
     proposed = next_projection(present(members), answers, wish or Wish(), sequencer)
     return projection_rules.accept(members, proposed, sealed)

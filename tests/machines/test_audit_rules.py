@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.model.batch import pack, parse_header, place
+from varlog.model.batch import pack, parse_header, place_batch
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import LLSN
@@ -66,7 +66,7 @@ class Stream:
     def append(self, entries: list[bytes], glsn: int) -> None:
         llsn = self.end
         batch = pack(entries, producer=ProducerID(9), sequence=len(self.batches), time_us=1)
-        place(batch, Epoch(1), LLSN(llsn))
+        place_batch(batch, Epoch(1), LLSN(llsn))
         self.batches.append(batch)
         self.runs = merged_runs([*self.runs, CommittedRun(llsn, glsn, len(entries))])
 
@@ -135,7 +135,7 @@ def rewritten(batch: bytearray, entries: list[bytes]) -> bytearray:
     """The batch with other content and right checksums: what a checksum cannot find."""
     header = parse_header(batch)
     other = pack(entries, producer=header.producer, sequence=header.sequence, time_us=header.time_us)
-    place(other, header.epoch, header.first_llsn)
+    place_batch(other, header.epoch, header.first_llsn)
     return other
 
 
@@ -427,7 +427,7 @@ def test_every_replica_is_read_whole_in_ranges_of_about_the_same_size() -> None:
     places = cuts(plan, 2_500_000)
     assert (places[0], places[-1], len(places)) == (1, 100_001, 5)
     assert all(20_000 < high - low < 30_000 for low, high in pairwise(places))
-    assert all(place % block_entries(plan, 2_500_000) == 0 for place in places[1:-1])
+    assert all(place_batch % block_entries(plan, 2_500_000) == 0 for place_batch in places[1:-1])
     plans = readings(plan, "orders", PATHS, [1, 2, 3], 2_500_000)
     for node in (1, 2, 3):
         mine = [reading for reading in plans if reading.node == node]

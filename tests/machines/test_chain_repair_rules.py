@@ -17,7 +17,7 @@ from varlog.manager.repair_steps import (
     NoStep,
     RebuildReplica,
     Reconfigure,
-    Step,
+    RepairStep,
     SyncReplica,
 )
 from varlog.manager.sequenced.inputs import (
@@ -37,7 +37,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.model.status import SyncState, SyncStatus, UnitStatus
-from varlog.reconfiguration.rules import Answer, first_projection, next_projection
+from varlog.reconfiguration.rules import SealAnswer, first_projection, next_projection
 
 TOPIC = Topic(TopicID(1), "t", Ordering.SEQUENCED)
 NODES = tuple(NodeID(number) for number in range(1, 6))
@@ -74,7 +74,7 @@ def _case(
     return TopicCondition(TOPIC, projection, (stream,), alive, {LS: found}, inputs)
 
 
-def _kind(step: Step) -> EventKind | None:
+def _kind(step: RepairStep) -> EventKind | None:
     return step.kind if isinstance(step, NoStep) else None
 
 
@@ -374,14 +374,14 @@ class World:
 
     def _reconfigure(self, change: Reconfigure) -> None:
         now, epoch = self.projection, Epoch(self.projection.epoch + 1)
-        sealed: dict[LogStreamID, dict[NodeID, Answer]] = {}
+        sealed: dict[LogStreamID, dict[NodeID, SealAnswer]] = {}
         for chain in now.chains:
             answers = sealed[chain.log_stream] = {}
             for node in (*chain.nodes, *change.wish.join.get(chain.log_stream, ())):
                 unit = self.units.get((chain.log_stream, node))
                 if unit is not None and node in self.alive:
                     self.units[chain.log_stream, node] = changed(unit, epoch=max(epoch, unit.epoch))
-                    answers[node] = Answer(unit.newest, unit.trouble)
+                    answers[node] = SealAnswer(unit.newest, unit.trouble)
         self.projection = next_projection(now, sealed, change.wish, SEQUENCER)
 
 
@@ -389,7 +389,7 @@ class World:
 def worlds(draw: st.DrawFn) -> World:
     replicas = draw(st.integers(1, 3))
     chains = {LogStreamID(number): NODES[:replicas] for number in range(1, draw(st.integers(1, 2)) + 1)}
-    sealed = {at: dict.fromkeys(nodes, Answer(LLSN(0))) for at, nodes in chains.items()}
+    sealed = {at: dict.fromkeys(nodes, SealAnswer(LLSN(0))) for at, nodes in chains.items()}
     projection = first_projection(TOPIC.topic, GLSN(1), 4, chains, sealed, SEQUENCER)
     serving, away = {}, {}
     units = {}

@@ -39,7 +39,7 @@ from varlog.model.errors import (
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.reconfiguration.rules import Answer, Wish, next_projection
+from varlog.reconfiguration.rules import SealAnswer, Wish, next_projection
 
 SECOND = LogStreamID(2)
 
@@ -152,7 +152,10 @@ def test_a_new_stream_takes_part_from_where_nothing_was_written() -> None:
     members, fresh = rules.new_log_stream_id(members)
     members, _ = rules.register_log_stream(members, TOPIC, fresh, NODES)
     wish = Wish(streams={fresh: NODES})
-    answers = {LS: dict.fromkeys(NODES, Answer(LLSN(10))), fresh: dict.fromkeys(NODES, Answer(LLSN(0)))}
+    answers = {
+        LS: dict.fromkeys(NODES, SealAnswer(LLSN(10))),
+        fresh: dict.fromkeys(NODES, SealAnswer(LLSN(0))),
+    }
     proposed = next_projection(present(members), answers, wish, SEQUENCER)
     grown = present(accept(members, proposed, {LS: NODES, fresh: NODES}))
     assert [found.begin for found in grown.ranges] == [1, 11]
@@ -167,7 +170,7 @@ def test_a_new_range_begins_above_what_is_trimmed() -> None:
     members, fresh = rules.new_log_stream_id(begun())
     members, _ = rules.register_log_stream(members, TOPIC, fresh, (ONE,))
     members = rules.trim_topic(members, TOPIC, GLSN(10), GLSN(10))
-    answers = {LS: dict.fromkeys(NODES, Answer(LLSN(2))), fresh: {ONE: Answer(LLSN(0))}}
+    answers = {LS: dict.fromkeys(NODES, SealAnswer(LLSN(2))), fresh: {ONE: SealAnswer(LLSN(0))}}
     sealed = {LS: NODES, fresh: (ONE,)}
     wish = Wish(streams={fresh: (ONE,)})
     late = next_projection(present(members), answers, wish, SEQUENCER)
@@ -278,7 +281,7 @@ def test_what_reconfigurers_propose_is_accepted_and_no_position_ever_moves(
     members = begun(2)
     for sealed, wish, newest in steps:
         before = present(members)
-        answers = {at: dict.fromkeys(nodes, Answer(LLSN(newest))) for at, nodes in sealed.items()}
+        answers = {at: dict.fromkeys(nodes, SealAnswer(LLSN(newest))) for at, nodes in sealed.items()}
         try:
             proposed = next_projection(before, answers, wish, SEQUENCER)
         except Unavailable:

@@ -10,7 +10,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, Stripe, StripePosition
-from varlog.reconfiguration.rules import Answer, Wish, next_projection, slow_tail
+from varlog.reconfiguration.rules import SealAnswer, Wish, next_projection, slow_tail
 
 A, B, C = LogStreamID(1), LogStreamID(2), LogStreamID(3)
 
@@ -34,12 +34,12 @@ def grown(draw: st.DrawFn) -> Projection:
         newest = now.locate(GLSN(now.begin + draw(st.integers(0, 30))))
         sealed = {
             chain.log_stream: {
-                chain.head: Answer(newest.llsn if chain.log_stream == newest.log_stream else LLSN(0))
+                chain.head: SealAnswer(newest.llsn if chain.log_stream == newest.log_stream else LLSN(0))
             }
             for chain in now.chains
         }
         fresh = LogStreamID(len(now.chains) + 1)
-        sealed[fresh] = {NodeID(2): Answer(LLSN(0))}
+        sealed[fresh] = {NodeID(2): SealAnswer(LLSN(0))}
         now = next_projection(now, sealed, Wish(streams={fresh: (NodeID(2),)}), None)
     return now
 
@@ -115,9 +115,9 @@ def test_a_batch_gets_the_first_run_that_holds_it(projection: Projection, offset
 @given(grown())
 def test_no_old_position_moves_when_log_streams_are_added(projection: Projection) -> None:
     """Every old position stays readable after any number of reconfigurations (R-SEQ-3)."""
-    sealed = {chain.log_stream: {chain.head: Answer(LLSN(0))} for chain in projection.chains}
+    sealed = {chain.log_stream: {chain.head: SealAnswer(LLSN(0))} for chain in projection.chains}
     fresh = LogStreamID(9)
-    sealed[fresh] = {NodeID(3): Answer(LLSN(0))}
+    sealed[fresh] = {NodeID(3): SealAnswer(LLSN(0))}
     after = next_projection(projection, sealed, Wish(streams={fresh: (NodeID(3),)}), None)
     for glsn in range(projection.first, after.begin):
         old, new = projection.locate(GLSN(glsn)), after.locate(GLSN(glsn))
@@ -140,6 +140,9 @@ def test_positions_take_turns_as_drawn() -> None:
 def test_the_slow_tail_is_the_largest_position_that_any_unit_has() -> None:
     """R-SEQ-2."""
     now = _first(2, 1)
-    assert slow_tail(now, {A: {NodeID(1): Answer(LLSN(0))}, B: {NodeID(1): Answer(LLSN(0))}}) == 0
-    sealed = {A: {NodeID(1): Answer(LLSN(3)), NodeID(2): Answer(LLSN(5))}, B: {NodeID(1): Answer(LLSN(4))}}
+    assert slow_tail(now, {A: {NodeID(1): SealAnswer(LLSN(0))}, B: {NodeID(1): SealAnswer(LLSN(0))}}) == 0
+    sealed = {
+        A: {NodeID(1): SealAnswer(LLSN(3)), NodeID(2): SealAnswer(LLSN(5))},
+        B: {NodeID(1): SealAnswer(LLSN(4))},
+    }
     assert slow_tail(now, sealed) == 9

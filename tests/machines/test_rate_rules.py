@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.status import LATENCY_BOUNDS_S, Traffic
-from varlog.proxy.rate_rules import WINDOW_S, RateMeter, ReplicaKey, TrafficSample, merged_buckets, percentile
+from varlog.proxy.rate_rules import (
+    WINDOW_S,
+    RateMeter,
+    ReplicaKey,
+    TrafficSample,
+    latency_percentile,
+    merged_buckets,
+)
 
 TOPIC, STREAM = TopicID(1), LogStreamID(7)
 A, B = NodeID(1), NodeID(2)
@@ -100,7 +107,7 @@ def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0.01, 1.0))
 def test_a_percentile_lies_in_the_bucket_that_holds_it(counts: list[int], share: float) -> None:
-    found = percentile(counts, share)
+    found = latency_percentile(counts, share)
     if not sum(counts):
         assert found is None
         return

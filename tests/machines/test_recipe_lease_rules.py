@@ -13,7 +13,7 @@ from varlog.model.errors import InvalidRequest
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.lease_rules import (
-    Heartbeat,
+    HeartbeatSeen,
     SentHeartbeats,
     Watch,
     dead_before,
@@ -119,7 +119,7 @@ class Leases:
             party.machine.execute(GLSN(party.applied), command)
             if stood and party.machine.find(party.claim) is None:
                 party.beats = None  # it was expired, and will enter again
-        signs = [(one.claim, Heartbeat(one.heartbeat, one.ttl_us)) for one in party.machine]
+        signs = [(one.claim, HeartbeatSeen(one.heartbeat, one.ttl_us)) for one in party.machine]
         party.watch.observe(signs, party.now_us(self.true_us))
 
     def check(self) -> None:
@@ -158,7 +158,7 @@ def test_a_lease_is_invalid_to_its_holder_before_any_other_may_expire_it(
     until_us = SentHeartbeats(ttl, holder_zero).until_us(0)
     over_us = (until_us - holder_zero) / holder_rate  # true time
     watch: Watch[str] = Watch()
-    watch.observe([("a", Heartbeat(GLSN(1), ttl))], other_zero + int(way_us * other_rate))
+    watch.observe([("a", HeartbeatSeen(GLSN(1), ttl))], other_zero + int(way_us * other_rate))
     assert not watch.overdue("a", other_zero + int(over_us * other_rate))
 
 
@@ -179,11 +179,11 @@ def test_two_renewals_may_be_lost_before_a_belief_ends() -> None:
 
 def test_a_watch_counts_from_when_it_saw_the_sign_itself() -> None:
     watch: Watch[str] = Watch()
-    watch.observe([("a", Heartbeat(GLSN(1), 100)), ("b", Heartbeat(GLSN(2), 50))], 1_000)
-    watch.observe([("a", Heartbeat(GLSN(3), 100)), ("b", Heartbeat(GLSN(2), 50))], 1_040)
+    watch.observe([("a", HeartbeatSeen(GLSN(1), 100)), ("b", HeartbeatSeen(GLSN(2), 50))], 1_000)
+    watch.observe([("a", HeartbeatSeen(GLSN(3), 100)), ("b", HeartbeatSeen(GLSN(2), 50))], 1_040)
     assert [watch.overdue("b", 1_049), watch.overdue("b", 1_050)] == [False, True]
     assert [watch.overdue("a", 1_139), watch.overdue("a", 1_140)] == [False, True]
-    watch.observe([("a", Heartbeat(GLSN(3), 100))], 2_000)
+    watch.observe([("a", HeartbeatSeen(GLSN(3), 100))], 2_000)
     assert not watch.overdue("b", 9_000), "who is gone is not watched any more"
 
 
@@ -191,7 +191,7 @@ def _watched(ages: dict[str, int]) -> Watch[str]:
     """A watch at time 0 that has seen nothing of each for so long; their time to live is 10."""
     watch: Watch[str] = Watch()
     for now in sorted({-age for age in ages.values()}):
-        watch.observe([(who, Heartbeat(GLSN(1), 10)) for who, age in ages.items() if -age <= now], now)
+        watch.observe([(who, HeartbeatSeen(GLSN(1), 10)) for who, age in ages.items() if -age <= now], now)
     return watch
 
 

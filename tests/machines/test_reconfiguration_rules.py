@@ -11,7 +11,7 @@ from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
-from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection, thin
+from varlog.reconfiguration.rules import SealAnswer, Wish, first_projection, next_projection, thin
 
 NODES = tuple(NodeID(number) for number in range(1, 6))
 TOPIC = TopicID(1)
@@ -54,7 +54,7 @@ class Reconfigurations(RuleBasedStateMachine):
         chains = {LogStreamID(number): NODES[:replicas] for number in range(1, streams + 1)}
         for log_stream, nodes in chains.items():
             self._make(log_stream, nodes)
-        sealed = {at: dict.fromkeys(nodes, Answer(LLSN(0))) for at, nodes in chains.items()}
+        sealed = {at: dict.fromkeys(nodes, SealAnswer(LLSN(0))) for at, nodes in chains.items()}
         self.sequencer = SequencerID("sq:1", 1)
         self.now = first_projection(TOPIC, GLSN(1), stripe_size, chains, sealed, self.sequencer)
         self.next = GLSN(1)
@@ -169,7 +169,7 @@ class Reconfigurations(RuleBasedStateMachine):
         }
         sealed = {
             log_stream: {
-                node: Answer(self.units[log_stream, node].newest, "poor" if node in troubled else "")
+                node: SealAnswer(self.units[log_stream, node].newest, "poor" if node in troubled else "")
                 for node in nodes
                 if node not in unheard
             }
@@ -186,7 +186,7 @@ class Reconfigurations(RuleBasedStateMachine):
         self._check(now, proposed, sealed, wish)
         self._take(now, proposed)
 
-    def _last_copies(self, wish: Wish, sealed: dict[LogStreamID, dict[NodeID, Answer]]) -> None:
+    def _last_copies(self, wish: Wish, sealed: dict[LogStreamID, dict[NodeID, SealAnswer]]) -> None:
         """A joining node gets what the last node of the chain has; if no node of it answers, it does not join."""
         for log_stream, nodes in wish.join.items():
             chain = self.now.chain(log_stream)
@@ -201,7 +201,7 @@ class Reconfigurations(RuleBasedStateMachine):
         self,
         now: Projection,
         proposed: Projection,
-        sealed: dict[LogStreamID, dict[NodeID, Answer]],
+        sealed: dict[LogStreamID, dict[NodeID, SealAnswer]],
         wish: Wish,
     ) -> None:
         assert proposed.epoch == now.epoch + 1 and proposed.begin >= now.begin

@@ -26,10 +26,10 @@ from varlog.manager.repair_steps import (
     NoStep,
     RebuildReplica,
     RepairReplica,
+    RepairStep,
     ReplaceReplica,
     SealReplicas,
     SealStream,
-    Step,
     SyncReplica,
     UnsealReplicas,
     UnsealStream,
@@ -53,7 +53,7 @@ class RepairMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.appended = 0
-        self.sent: list[tuple[Step, tuple[NodeID, ...]]] = []
+        self.sent: list[tuple[RepairStep, tuple[NodeID, ...]]] = []
         self.swept: list[Zombie] = []
         self.manager_works()
         self.everything_flows()
@@ -203,7 +203,7 @@ class RepairMachine(RuleBasedStateMachine):
         assert node not in world.members and world.members[0] not in world.down
 
     def _check_heals(self, world: World) -> None:
-        steps: list[Step] = []
+        steps: list[RepairStep] = []
         while not steps or not isinstance(steps[-1], NoStep) or not steps[-1].settled:
             assert len(steps) < STEPS_MAX, steps
             for node in list(world.wires):
@@ -270,14 +270,14 @@ def _running_world(entries: int = 0) -> World:
     return world
 
 
-def _waits_for(step: Step) -> tuple[EventKind, NodeID]:
+def _waits_for(step: RepairStep) -> tuple[EventKind, NodeID]:
     assert isinstance(step, NoStep), step
     return step.kind, step.node
 
 
-def _steps(world: World, count: int = STEPS_MAX) -> list[type[Step]]:
+def _steps(world: World, count: int = STEPS_MAX) -> list[type[RepairStep]]:
     """The kinds of the next steps, each carried out, until there is nothing to do."""
-    kinds: list[type[Step]] = []
+    kinds: list[type[RepairStep]] = []
     while not isinstance(step := world.decide(), NoStep) and len(kinds) < count:
         kinds.append(type(step))
         world.carry_out(step)
@@ -433,7 +433,7 @@ def test_a_replica_that_lacks_commit_rows_is_synced_or_looked_at_again_soon() ->
     assert world.decide() == SealReplicas((NODES[2],), Epoch(2), LLSN(3))
 
 
-def _syncing(world: World, sync: SyncStatus) -> Step:
+def _syncing(world: World, sync: SyncStatus) -> RepairStep:
     """The step for a world whose third replica is behind and says this of its sync."""
     import msgspec
 

@@ -7,7 +7,7 @@ import asyncio
 from tests.manager.sim_cluster import CLUSTER, REPOSITORY, TOPIC, SimCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
-from varlog.model.batch import entries_of, pack, parse_header, place
+from varlog.model.batch import entries_of, pack, parse_header, place_batch
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import StaleEpoch, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
@@ -76,7 +76,7 @@ class SequencedCluster(SimCluster):
         assert isinstance(given, m.NextTokensReply)
         at = projection.locate(given.first)
         batch = pack([data], producer=ProducerID(1), sequence=given.first, time_us=0)
-        place(batch, projection.epoch, at.llsn)
+        place_batch(batch, projection.epoch, at.llsn)
         for node in projection.chain(at.log_stream).nodes:
             await self._write(view, node, m.WriteUnit(at.log_stream, projection.epoch), batch)
         self.written[given.first] = data

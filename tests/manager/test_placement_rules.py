@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.placement_rules import NodeLoad, loads, place, place_chain, spares
+from varlog.manager.placement_rules import NodeLoad, loads, place_chain, place_replicas, spares
 from varlog.model.cluster import ClusterView, Grouping, LogStream, StorageNode, changed
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed
@@ -25,7 +25,7 @@ def test_streams_made_one_after_the_other_load_all_nodes_alike(
     alive = {node: _status(node) for node in map(NodeID, range(1, nodes + 1))}
     view = ClusterView(ClusterID(1), 1, tuple(StorageNode(node, f"sn:{node}") for node in alive))
     for number in range(1, streams + 1):
-        chosen = place(loads(view, alive), replicas)
+        chosen = place_replicas(loads(view, alive), replicas)
         assert len(dict.fromkeys(chosen)) == replicas
         made = LogStream(LogStreamID(number), TopicID(1), chosen)
         view = ClusterView(view.cluster, view.revision + 1, view.nodes, (), (*view.streams, made))
@@ -43,9 +43,9 @@ def test_the_chosen_are_never_busier_than_the_others(carried: list[tuple[int, in
     nodes = [NodeLoad(NodeID(at + 1), total, primaries) for at, (total, primaries) in enumerate(carried)]
     if replicas > len(nodes):
         with pytest.raises(PreconditionFailed, match="living storage nodes"):
-            place(nodes, replicas)
+            place_replicas(nodes, replicas)
         return
-    chosen = place(nodes, replicas)
+    chosen = place_replicas(nodes, replicas)
     load = {node.node: node for node in nodes}
     rest = [node.replicas for node in nodes if node.node not in chosen]
     assert all(load[node].replicas <= least for node in chosen for least in rest)
@@ -59,18 +59,18 @@ def _status(node: NodeID, *replicas: ReplicaStatus, streams_max: int = 1_000) ->
 def test_a_node_at_its_limit_is_left_out_and_named() -> None:
     """R-REG-3."""
     nodes = [NodeLoad(NodeID(1), 5, 0, streams_max=5), NodeLoad(NodeID(2), 0, 0)]
-    assert place(nodes, 1) == (2,)
+    assert place_replicas(nodes, 1) == (2,)
     assert spares(nodes) == (2,)
     with pytest.raises(PreconditionFailed, match="1 more already have 5 streams"):
-        place(nodes, 2)
+        place_replicas(nodes, 2)
 
 
 def test_a_node_without_disk_space_is_left_out_and_named() -> None:
     nodes = [NodeLoad(NodeID(1), 0, 0, full=True), NodeLoad(NodeID(2), 3, 0)]
-    assert place(nodes, 1) == (2,)
+    assert place_replicas(nodes, 1) == (2,)
     assert spares(nodes) == (2,)
     with pytest.raises(PreconditionFailed, match="the disk of 1 more is full"):
-        place(nodes, 2)
+        place_replicas(nodes, 2)
 
 
 def test_a_load_counts_what_lies_on_a_node_unregistered_and_knows_its_limit() -> None:
@@ -101,7 +101,7 @@ def test_the_least_loaded_node_is_the_first_spare() -> None:
 @pytest.mark.parametrize("replicas", [0, -1, 17])
 def test_an_impossible_number_of_replicas_is_refused(replicas: int) -> None:
     with pytest.raises(PreconditionFailed, match="1 to 16 replicas"):
-        place([NodeLoad(NodeID(1), 0, 0)], replicas)
+        place_replicas([NodeLoad(NodeID(1), 0, 0)], replicas)
 
 
 def _free(*numbers: int) -> list[NodeLoad]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.metarepo.store import journal as journals
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, Fenced, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, Fenced, PutItem, StoreChange
 from varlog.metarepo.store.database import Database
 from varlog.metarepo.store.journal import (
     JOURNAL_BYTES,
@@ -51,7 +51,7 @@ def _written(path: Path, count: int, applied: int = 0) -> bytearray:
     return bytearray(path.read_bytes())
 
 
-def _keys(commits: list[list[Change]]) -> list[str]:
+def _keys(commits: list[list[StoreChange]]) -> list[str]:
     return [change.key for changes in commits for change in changes if isinstance(change, PutItem)]
 
 
@@ -76,7 +76,12 @@ def test_commits_come_back_in_order_and_only_those_that_the_store_lacks(tmp_path
 
 def test_every_kind_of_change_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    changes: list[Change] = [PutItem("a", b""), DeleteItem("b"), DeleteItems("c", "d"), PutItem("ü", b"\xff")]
+    changes: list[StoreChange] = [
+        PutItem("a", b""),
+        DeleteItem("b"),
+        DeleteItems("c", "d"),
+        PutItem("ü", b"\xff"),
+    ]
     journal = _journal(path)
     assert journal.append(changes) and journal.append([])
     journal.close()
@@ -259,11 +264,11 @@ def test_what_is_no_journal_is_not_claimed(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a letter" * 1000
 
 
-PUTS: list[Change] = [
+PUTS: list[StoreChange] = [
     PutItem("cut/00000000000000000001", b"\x92\x01\x90"),
     PutItem("reader/0000000001/ü", b""),
 ]
-MORE: list[Change] = [PutItem("base", b"b" * 5000), DeleteItem("x"), DeleteItems("cut/", "cut/2")]
+MORE: list[StoreChange] = [PutItem("base", b"b" * 5000), DeleteItem("x"), DeleteItems("cut/", "cut/2")]
 
 
 def test_the_format_is_the_one_that_was_written_once() -> None:
@@ -318,7 +323,7 @@ class _Killed(SqliteStore):
         database.close()
 
 
-def _commit_and_die(path: Path, *commits: Sequence[Change]) -> None:
+def _commit_and_die(path: Path, *commits: Sequence[StoreChange]) -> None:
     async def body() -> None:
         store = _Killed(path, system_environment())
         await store.open()
@@ -352,7 +357,7 @@ def test_a_cut_is_in_the_journal_alone_and_survives_a_kill(tmp_path: Path) -> No
 
 def test_deletes_come_after_the_puts_before_them_and_before_those_behind(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    commits: list[list[Change]] = [
+    commits: list[list[StoreChange]] = [
         [PutItem("cut/1", b""), PutItem("cut/2", b""), PutItem("x", b"")],
         [PutItem("base", b"2"), DeleteItems("cut/", "cut/2"), DeleteItem("x")],
         [PutItem("cut/1", b"again")],

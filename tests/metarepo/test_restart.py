@@ -20,7 +20,7 @@ from varlog.metarepo.ordering import order as orders
 from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation, newest_position
 from varlog.metarepo.ordering.reports import ReportTable
 from varlog.metarepo.state import RepositoryState, load_state
-from varlog.metarepo.store.base import Change, PutItem
+from varlog.metarepo.store.base import PutItem, StoreChange
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import Ordering
 from varlog.model.commit import Report
@@ -333,7 +333,7 @@ def _report(log_stream: int, end: int) -> Report:
 # --- Items that are not ours ---------------------------------------------------------------------------------------------
 
 
-def _items(changes: list[Change]) -> dict[str, bytes]:
+def _items(changes: list[StoreChange]) -> dict[str, bytes]:
     return {change.key: change.value for change in changes if isinstance(change, PutItem)}
 
 

@@ -18,7 +18,7 @@ from varlog.model.batch import (
     entries_of,
     pack,
     parse_header,
-    place,
+    place_batch,
     single,
     walk,
 )
@@ -33,7 +33,7 @@ ENTRIES = st.lists(st.binary(max_size=40), min_size=1, max_size=20)
 
 def packed(entries: list[bytes], llsn: int = 1) -> bytearray:
     batch = pack(entries, producer=ProducerID(9), sequence=4, time_us=-5)
-    place(batch, Epoch(3), LLSN(llsn))
+    place_batch(batch, Epoch(3), LLSN(llsn))
     return batch
 
 
@@ -81,7 +81,7 @@ def test_what_is_packed_comes_back(entries: list[bytes], llsn: int) -> None:
 def test_placing_changes_the_header_and_never_the_body(entries: list[bytes]) -> None:
     sent = pack(entries, producer=ProducerID(1), sequence=1, time_us=1)
     placed = bytearray(sent)
-    place(placed, Epoch(8), LLSN(77))
+    place_batch(placed, Epoch(8), LLSN(77))
     assert placed[HEADER_BYTES:] == sent[HEADER_BYTES:]
     assert parse_header(placed).body_crc == parse_header(sent, signed=False).body_crc
 
@@ -203,7 +203,7 @@ def test_a_well_signed_header_with_impossible_fields_is_refused(at: int, value: 
     batch = packed([b"entry"])
     width = 1 if at in (4, 5) else 2 if at == 6 else 4
     batch[at : at + width] = value.to_bytes(width, "little")
-    place(batch, Epoch(3), LLSN(1))  # signs it again
+    place_batch(batch, Epoch(3), LLSN(1))  # signs it again
     with pytest.raises(CorruptBatch):
         parse_header(batch)
 
@@ -212,6 +212,6 @@ def test_the_headers_checksum_distinguishes_a_batch_from_any_other_in_its_place(
     """Law 8: also where the entries are the same."""
     batches = [pack([b"a"], producer=ProducerID(producer), sequence=1, time_us=1) for producer in (1, 2)]
     for batch in batches:
-        place(batch, Epoch(3), LLSN(9))
+        place_batch(batch, Epoch(3), LLSN(9))
         assert parse_header(batch).crc == int.from_bytes(batch[60:64], "little")
     assert parse_header(batches[0]).crc != parse_header(batches[1]).crc

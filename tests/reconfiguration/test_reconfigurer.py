@@ -17,7 +17,7 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
 from varlog.model.status import SyncState, SyncStatus
 from varlog.reconfiguration.reconfigurer import Reconfigurer
-from varlog.reconfiguration.rules import Answer, Wish, first_projection
+from varlog.reconfiguration.rules import SealAnswer, Wish, first_projection
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
 from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
@@ -92,7 +92,7 @@ def _view(projection: Projection | None, sequencers: tuple[SequencerID, ...] = (
 
 
 def _chain(*nodes: NodeID) -> Projection:
-    sealed = {LS: dict.fromkeys(nodes, Answer(LLSN(0)))}
+    sealed = {LS: dict.fromkeys(nodes, SealAnswer(LLSN(0)))}
     return first_projection(TOPIC.topic, GLSN(1), 4, {LS: nodes}, sealed, ONE)
 
 

@@ -9,8 +9,8 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
 from varlog.reconfiguration.rules import (
-    Answer,
-    Sealed,
+    SealAnswer,
+    SealAnswers,
     Wish,
     first_projection,
     next_projection,
@@ -24,15 +24,15 @@ A, B, C, D = (NodeID(number) for number in (1, 2, 3, 4))
 ONE, TWO = SequencerID("sq:1", 1), SequencerID("sq:2", 1)
 
 
-def _answers(newest: int, *nodes: NodeID, trouble: str = "") -> dict[NodeID, Answer]:
-    return dict.fromkeys(nodes, Answer(LLSN(newest), trouble))
+def _answers(newest: int, *nodes: NodeID, trouble: str = "") -> dict[NodeID, SealAnswer]:
+    return dict.fromkeys(nodes, SealAnswer(LLSN(newest), trouble))
 
 
 def _first(*nodes: NodeID, stripe_size: int = 4) -> Projection:
     return first_projection(TopicID(1), GLSN(1), stripe_size, {LS: nodes}, {LS: _answers(0, *nodes)}, ONE)
 
 
-def _next(now: Projection, sealed: Sealed, wish: Wish | None = None) -> Projection:
+def _next(now: Projection, sealed: SealAnswers, wish: Wish | None = None) -> Projection:
     return next_projection(now, sealed, wish or Wish(), now.sequencer)
 
 
@@ -72,7 +72,7 @@ def test_nobody_answers_for_a_stream_so_there_is_no_next_projection() -> None:
 def test_the_slow_tail_is_the_largest_position_that_any_unit_has() -> None:
     """R-SEQ-2: also of one who is accused."""
     now = _first(A, B)
-    sealed = {LS: {A: Answer(LLSN(9)), B: Answer(LLSN(3))}}
+    sealed = {LS: {A: SealAnswer(LLSN(9)), B: SealAnswer(LLSN(3))}}
     assert slow_tail(now, sealed) == 9
     assert _next(now, sealed, Wish(accused=frozenset({A}))).begin == 10
     assert slow_tail(now, {LS: _answers(0, A)}) == 0
@@ -85,7 +85,9 @@ def test_where_nothing_was_written_since_it_begins_where_it_began() -> None:
 
 def test_accused_and_troubled_ones_serve_only_where_there_is_no_other() -> None:
     now = _first(A, B, C)
-    sealed = {LS: {A: Answer(LLSN(1)), B: Answer(LLSN(1), "its disk is full"), C: Answer(LLSN(1))}}
+    sealed = {
+        LS: {A: SealAnswer(LLSN(1)), B: SealAnswer(LLSN(1), "its disk is full"), C: SealAnswer(LLSN(1))}
+    }
     assert _next(now, sealed, Wish(accused=frozenset({A}))).chains[0].nodes == (C,)
     assert _next(now, sealed, Wish(without={LS: (C,)})).chains[0].nodes == (A,)
     assert _next(now, sealed, Wish(accused=frozenset({A, C}))).chains[0].nodes == (A, B, C)
@@ -110,7 +112,7 @@ def test_one_replaces_another_in_one_step_also_the_only_one() -> None:
 @pytest.mark.parametrize(
     "answers", [_answers(5, A, B), {**_answers(5, A, B), **_answers(5, D, trouble="no")}]
 )
-def test_no_member_leaves_for_a_replacement_that_could_not_join(answers: dict[NodeID, Answer]) -> None:
+def test_no_member_leaves_for_a_replacement_that_could_not_join(answers: dict[NodeID, SealAnswer]) -> None:
     chain = _next(_first(A, B), {LS: answers}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
     assert (chain.nodes, chain.out_of_sync) == ((A, B), ())
 
@@ -143,7 +145,7 @@ def test_a_stream_that_came_in_meanwhile_is_not_taken_in_twice() -> None:
 
 
 def test_a_new_stream_whose_unit_holds_something_is_not_served_from_it() -> None:
-    sealed = {LS: _answers(5, A), OTHER: {B: Answer(LLSN(3)), C: Answer(LLSN(0))}}
+    sealed = {LS: _answers(5, A), OTHER: {B: SealAnswer(LLSN(3)), C: SealAnswer(LLSN(0))}}
     chain = _next(_first(A), sealed, Wish(streams={OTHER: (B, C)})).chain(OTHER)
     assert (chain.nodes, chain.out_of_sync) == ((C,), (B,))
 
@@ -165,25 +167,25 @@ def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
 
 def test_a_unit_restored_and_not_compared_since_is_no_answer() -> None:
     """A disk that went back in time lacks what was acknowledged, and looks sound."""
-    restored = {A: Answer(LLSN(3), unverified=True)}
+    restored = {A: SealAnswer(LLSN(3), unverified=True)}
     kept = _next(_first(A, B, C), {LS: {**restored, **_answers(5, B, C)}}).chains[0]
     assert (kept.nodes, kept.out_of_sync) == ((B, C), (A,))
     with pytest.raises(Unavailable, match="may hold newer entries"):
         _next(_first(A, B, C), {LS: restored})
-    full = {**restored, B: Answer(LLSN(5), "its disk is full")}
+    full = {**restored, B: SealAnswer(LLSN(5), "its disk is full")}
     assert _next(_first(A, B), {LS: full}).chains[0].nodes == (B,)  # whole, and poor
 
 
 def test_after_a_restart_of_all_units_they_are_compared_once_all_are_back_or_lost() -> None:
     chain = _first(A, B, C).chains[0]
-    restored = {node: Answer(LLSN(3), unverified=True) for node in (A, B, C)}
+    restored = {node: SealAnswer(LLSN(3), unverified=True) for node in (A, B, C)}
     two = {A: restored[A], B: restored[B]}
     assert to_compare(chain, restored, Wish()) == {A: (B, C), B: (A, C), C: (A, B)}
     assert to_compare(chain, two, Wish()) == {}
     assert to_compare(chain, two, Wish(lost={LS: (C,)})) == {A: (B,), B: (A,)}
     assert to_compare(chain, {A: restored[A]}, Wish(lost={LS: (B, C)})) == {A: ()}
-    assert to_compare(chain, {**two, C: Answer(LLSN(3))}, Wish()) == {}
-    older = {**two, C: Answer(LLSN(3), unverified=True, went_back=True)}
+    assert to_compare(chain, {**two, C: SealAnswer(LLSN(3))}, Wish()) == {}
+    older = {**two, C: SealAnswer(LLSN(3), unverified=True, went_back=True)}
     assert to_compare(chain, older, Wish()) == {A: (B,), B: (A,)}
     unused = {node: answer._replace(went_back=True) for node, answer in restored.items()}
     assert to_compare(chain, unused, Wish()) == {A: (B, C), B: (A, C), C: (A, B)}

@@ -151,9 +151,9 @@ def test_the_name_goes_with_its_server() -> None:
         async with _served([]) as server:
             name = local.name_of(*split_address(server.address))
             assert name is not None
-            wire = local.connect(name)
+            wire = local.connect_local(name)
             assert wire is not None
             wire.close()
-        assert local.connect(name) is None
+        assert local.connect_local(name) is None
 
     run(body())

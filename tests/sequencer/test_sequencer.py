@@ -28,7 +28,7 @@ from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection
+from varlog.reconfiguration.rules import SealAnswer, Wish, first_projection, next_projection
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.pool import ConnectionPool
@@ -116,7 +116,7 @@ class World:
     async def name(self, sequencer: Sequencer, newest: int = 0) -> Projection:
         """The next projection, which names this sequencer."""
         now = (await self.view()).projection(TOPIC)
-        sealed = {LS: {NODE: Answer(LLSN(newest))}}
+        sealed = {LS: {NODE: SealAnswer(LLSN(newest))}}
         if now is None:
             proposed = first_projection(TOPIC, GLSN(1), 16, {LS: (NODE,)}, sealed, sequencer.me)
         else:

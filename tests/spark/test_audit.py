@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import varlog
 from varlog.cli.spark.audit import show, summary
-from varlog.model.batch import BatchHeader, pack, place, walk
+from varlog.model.batch import BatchHeader, pack, place_batch, walk
 from varlog.model.errors import Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.loop_thread import LoopThread
@@ -200,7 +200,7 @@ def test_other_content_with_a_right_checksum_is_found_as_a_divergence(
         sequence=header.sequence,
         time_us=header.time_us,
     )
-    place(other, header.epoch, header.first_llsn)
+    place_batch(other, header.epoch, header.first_llsn)
     assert len(other) == header.size
     overwrite(segment, at, bytes(other))
     finding = only(audit(spark, planted.address, "diverged"), FindingKind.DIVERGENCE)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from varlog.model.batch import Buffer, check_body, entries_of, pack, place, walk
+from varlog.model.batch import Buffer, check_body, entries_of, pack, place_batch, walk
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID, TopicID
@@ -25,7 +25,7 @@ STREAM = LogStreamID(3)
 def batch(first_llsn: int, entries: Sequence[bytes], epoch: int = 1) -> bytearray:
     """A placed batch."""
     packed = pack(entries, producer=ProducerID(5), sequence=first_llsn, time_us=1_700_000_000_000_000)
-    place(packed, Epoch(epoch), LLSN(first_llsn))
+    place_batch(packed, Epoch(epoch), LLSN(first_llsn))
     return packed
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from varlog.model.batch import entries_of, pack, place, walk
+from varlog.model.batch import entries_of, pack, place_batch, walk
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
@@ -46,7 +46,7 @@ def make_batch(*entries: bytes) -> bytearray:
 def placed(first: int, *entries: bytes, epoch: int = 1) -> bytearray:
     """A batch as a primary forwards it."""
     batch = make_batch(*entries)
-    place(batch, Epoch(epoch), LLSN(first))
+    place_batch(batch, Epoch(epoch), LLSN(first))
     return batch
 
 

@@ -13,7 +13,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.verify.checkers import check_history
-from varlog.verify.history import CallOutcome, Ending, GrantedTokens, Seen, StoredPage
+from varlog.verify.history import CallOutcome, Ending, ObservedGrant, Seen, StoredPage
 
 ONE, TWO = (SequencerID(f"sq{number}:1", number) for number in (1, 2))
 # Two stripes of two positions each: stream 1 has 1 2 5 6, stream 2 has 3 4 7 8.
@@ -44,7 +44,7 @@ def good() -> Story:
     story = Story()
     story.sequenced = {TOPIC}
     _trace(story, _projection(), _projection(2, 6), _projection(3, 6, (1,)))
-    story.sequenced_facts.tokens = [GrantedTokens(1, 1, 1, 3, "sq1#1"), GrantedTokens(1, 2, 3, 6, "sq1#1")]
+    story.sequenced_facts.tokens = [ObservedGrant(1, 1, 1, 3, "sq1#1"), ObservedGrant(1, 2, 3, 6, "sq1#1")]
     story.append(A)
     story.tail(9)  # positions that nobody was to write
     story.append(B)
@@ -164,14 +164,14 @@ def _two_of_one_epoch() -> Story:
 
 def _given_twice() -> Story:
     story = good()
-    story.sequenced_facts.tokens.append(GrantedTokens(1, 2, 5, 6, "sq1#1"))
+    story.sequenced_facts.tokens.append(ObservedGrant(1, 2, 5, 6, "sq1#1"))
     return story
 
 
 def _given_from_before_its_time() -> Story:
     story = good()
     _trace(story, _projection(), changed(_projection(2, 6), sequencer=TWO))
-    story.sequenced_facts.tokens = [GrantedTokens(1, 2, 5, 6, "sq2#1")]
+    story.sequenced_facts.tokens = [ObservedGrant(1, 2, 5, 6, "sq2#1")]
     return story
 
 

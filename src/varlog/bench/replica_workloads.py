@@ -18,7 +18,7 @@ from varlog.bench.machine import usage_of
 from varlog.bench.workload import Measured
 from varlog.localcluster.process import ServerProcess
 from varlog.localcluster.wait import wait_until
-from varlog.model.batch import pack, place
+from varlog.model.batch import pack, place_batch
 from varlog.model.cluster import Ordering
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
@@ -187,7 +187,7 @@ def build_unit(path: Path, size: int, context: BenchContext) -> int:
     while store.bytes < size:
         batches = [bytearray(packed) for _ in range(BATCHES_PER_WRITE)]
         for batch in batches:
-            place(batch, _UNIT_EPOCH, LLSN(llsn))
+            place_batch(batch, _UNIT_EPOCH, LLSN(llsn))
             llsn += SYNC_BATCH_ENTRIES
         store.publish(store.append(batches))
         context.display.advance(store.bytes / size, "building")
@@ -256,7 +256,7 @@ def build_replica(path: Path, size: int, context: BenchContext, *, batch_entries
     while llsn // batch_entries * len(packed) < size:
         batches = [bytearray(packed) for _ in range(BATCHES_PER_WRITE)]
         for number, batch in enumerate(batches):
-            place(batch, _EPOCH, LLSN(llsn + number * batch_entries))
+            place_batch(batch, _EPOCH, LLSN(llsn + number * batch_entries))
         store.append(batches)
         version += 1
         store.commit(

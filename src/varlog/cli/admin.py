@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import print_json, run, show_progress
+from varlog.cli.output import print_json, run_async, show_progress
 from varlog.cli.status import nodes_table, print_parts, stream_json, stream_tables, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
@@ -37,7 +37,7 @@ def list_nodes(
     cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
 ) -> None:
     """List the registered storage nodes."""
-    seen = run(_status(target(cluster, data)))
+    seen = run_async(_status(target(cluster, data)))
     if json_:
         print_json(seen.nodes)
     else:
@@ -51,7 +51,7 @@ def add_node(
     data: DataOption = None,
 ) -> None:
     """Register a running storage node; log streams may then be placed on it."""
-    run(_add_node(target(cluster, data), address))
+    run_async(_add_node(target(cluster, data), address))
     print(f"the storage node at {address} is registered")
 
 
@@ -71,7 +71,7 @@ def remove_node(
     """Unregister a storage node that has no replicas; move them away first with `varlog stream replace`.
 
     A manager that was started with the node's address registers it again."""
-    run(_remove_node(target(cluster, data), number))
+    run_async(_remove_node(target(cluster, data), number))
     print(f"storage node {number} is no longer registered; its data is kept")
 
 
@@ -91,7 +91,7 @@ def list_streams(
     json_: JsonOption = False,
 ) -> None:
     """List log streams and the states of their replicas."""
-    seen = run(_status(target(cluster, data)))
+    seen = run_async(_status(target(cluster, data)))
     streams = seen.view.streams
     if topic is not None:
         streams = streams_named(seen, topic)
@@ -110,7 +110,7 @@ def add_stream(
     json_: JsonOption = False,
 ) -> None:
     """Add a log stream to a topic."""
-    _print_stream(run(_add_stream(target(cluster, data), topic, replicas)), json_)
+    _print_stream(run_async(_add_stream(target(cluster, data), topic, replicas)), json_)
 
 
 async def _add_stream(where: Target, topic: str, replicas: int) -> LogStream:
@@ -126,7 +126,7 @@ def seal_stream(
     json_: JsonOption = False,
 ) -> None:
     """Stop appends to a log stream until it is unsealed with `varlog stream unseal`. Reads continue."""
-    _print_stream(run(_seal_stream(target(cluster, data), log_stream)), json_)
+    _print_stream(run_async(_seal_stream(target(cluster, data), log_stream)), json_)
 
 
 async def _seal_stream(where: Target, log_stream: int) -> LogStream:
@@ -142,7 +142,7 @@ def unseal_stream(
     json_: JsonOption = False,
 ) -> None:
     """Accept appends again in a log stream that was sealed with `varlog stream seal`."""
-    _print_stream(run(_unseal_stream(target(cluster, data), log_stream)), json_)
+    _print_stream(run_async(_unseal_stream(target(cluster, data), log_stream)), json_)
 
 
 async def _unseal_stream(where: Target, log_stream: int) -> LogStream:
@@ -162,7 +162,7 @@ def sync_stream(
     is complete.
 
     The manager does this automatically."""
-    found = run(_sync_stream(target(cluster, data), log_stream, number))
+    found = run_async(_sync_stream(target(cluster, data), log_stream, number))
     if json_:
         print_json(found)
     else:
@@ -199,7 +199,7 @@ def replace_replica(
 
     A committed log stream accepts no appends until the new replica is complete; a sequenced one continues. Follow it with `varlog
     status --watch`."""
-    _print_stream(run(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
+    _print_stream(run_async(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
 
 
 async def _replace_replica(where: Target, log_stream: int, old: int, new: int) -> LogStream:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
+from varlog.cli.output import FAILED, WRONG_USAGE, fail, run_async
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def run_workloads(
         with display_for(Console(stderr=True)) as display:
             # The client side of every workload runs in this process, on the event loop of `run`.
             if isinstance(load, OpenLoop):
-                _show(run(load.curve(display)), as_json=as_json, as_markdown=as_markdown)
+                _show(run_async(load.curve(display)), as_json=as_json, as_markdown=as_markdown)
                 return
-            report = run(BenchRun(settings, load, display, note).report())
+            report = run_async(BenchRun(settings, load, display, note).report())
     finally:
         if not keep:
             _remove(created)

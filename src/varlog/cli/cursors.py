@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from varlog.cli.output import FAILED, fail, print_json, print_table, run
+from varlog.cli.output import FAILED, fail, print_json, print_table, run_async
 from varlog.cli.status import format_age, print_parts, reader_lag, readers_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
@@ -34,7 +34,7 @@ def list_readers(
     json_: JsonOption = False,
 ) -> None:
     """List named readers with position, lag in entries, and time of the last update."""
-    view, readers, tails = run(_readers(target(cluster, data), topic))
+    view, readers, tails = run_async(_readers(target(cluster, data), topic))
     rows_json = [reader_lag(view, tails, found, now_us=_now_us()) for found in readers]
     if json_:
         print_json(rows_json)
@@ -77,7 +77,7 @@ def list_writers(
     json_: JsonOption = False,
 ) -> None:
     """List named writers with their current batch, where it started in the log, and whether it is finished."""
-    view, writers = run(_writers(target(cluster, data), topic))
+    view, writers = run_async(_writers(target(cluster, data), topic))
     rows_json = [_writer_json(view, found) for found in writers]
     if json_:
         print_json(rows_json)
@@ -135,7 +135,7 @@ def _forget(where: Target, kind: Literal["reader", "writer"], topic: str, name: 
                 fail(f"topic {topic!r} has no {kind} {name!r}: see `varlog {kind} list`", FAILED)
             await (admin.forget_reader if kind == "reader" else admin.forget_writer)(topic, name)
 
-    run(forget())
+    run_async(forget())
     print(f"{kind} {name} of {topic} is forgotten")
 
 

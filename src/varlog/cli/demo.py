@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from varlog.cli.output import FAILED, fail, print_json, run
+from varlog.cli.output import FAILED, fail, print_json, run_async
 from varlog.localcluster.wait import wait_all_running, wait_until
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
-    from varlog.cli.demo_history import Claim, DemoHistory
+    from varlog.cli.demo_history import DemoClaim, DemoHistory
     from varlog.client.admin import Admin
     from varlog.client.log import Log
     from varlog.localcluster.supervisor import Supervisor
@@ -72,14 +72,14 @@ def demo(
 
 def _plain(ordering: Ordering, *, spark: bool, quiet: bool) -> tuple[bool, dict[str, object]]:
     account = Account(quiet=quiet)
-    return run(_until_signal(_within_time(account, ordering, spark=spark))), account.figures
+    return run_async(_until_signal(_within_time(account, ordering, spark=spark))), account.figures
 
 
 def _with_faults(ordering: Ordering, *, quiet: bool) -> tuple[bool, dict[str, object]]:
     from varlog.cli.fault_demo import FaultDemo
 
     faulty = FaultDemo(ordering, quiet=quiet)
-    return run(_until_signal(faulty.run())), faulty.figures
+    return run_async(_until_signal(faulty.run())), faulty.figures
 
 
 class Account:
@@ -100,7 +100,7 @@ class Account:
     def headline(self, what: str) -> None:
         self._console.print(f"\n[bold]{what}[/bold]\n")
 
-    def check(self, claims: list[Claim]) -> bool:
+    def check(self, claims: list[DemoClaim]) -> bool:
         """Print the claims, and keep them for programs; true if all of them hold."""
         for claim in claims:
             mark = "[red]✗[/red]" if claim.violations else "[green]✓[/green]"
@@ -265,7 +265,7 @@ async def _check(account: Account, log: Log, history: DemoHistory, follower: asy
 
 async def _with_spark(account: Account, address: str, log: Log, admin: Admin, directory: Path) -> bool:
     """Read the topic with Spark, and write to it exactly once. A sequenced topic is only read. Without Spark: one line says so."""
-    from varlog.cli.demo_history import Claim
+    from varlog.cli.demo_history import DemoClaim
     from varlog.cli.spark_demo import ROWS, SparkTask, run_spark
 
     newest, entries = await log.tail(), account.entries
@@ -283,7 +283,7 @@ async def _with_spark(account: Account, address: str, log: Log, admin: Admin, di
     account.figures["spark"] = {"read": seen.read, "written": seen.written}
     return account.check(
         [
-            Claim(f"Spark reads each of the {entries:,} positions once", reading),
-            Claim(f"{ROWS:,} rows that Spark wrote twice under one writer name appear once", writing),
+            DemoClaim(f"Spark reads each of the {entries:,} positions once", reading),
+            DemoClaim(f"{ROWS:,} rows that Spark wrote twice under one writer name appear once", writing),
         ]
     )

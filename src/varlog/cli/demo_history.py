@@ -45,7 +45,7 @@ FOLLOWED: Final = (SubscribersSeePrefixes(), SubscribersPassOverJunkAlone())
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DemoClaim:
     """One claim about the log, and the violations that were found."""
 
     claim: str
@@ -138,7 +138,7 @@ class DemoHistory:
     def violations(self, checkers: Sequence[Checker]) -> list[str]:
         return [violation for checker in checkers for violation in checker.check(self.history)]
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[DemoClaim]:
         """What the demo claims of the log (laws 3, 4, 10; R-ORD-4; R-READ-3)."""
         tail = self.history.endings[-1].tail
         but = f" except {self.junk:,} filled with junk" if self.junk else ""
@@ -150,7 +150,7 @@ class DemoHistory:
             "an entry appended after another was acknowledged comes after it": ORDERED,
             "the reader that followed saw the same entries in the same order": FOLLOWED,
         }
-        return [Claim(text, self.violations(checkers)) for text, checkers in texts.items()]
+        return [DemoClaim(text, self.violations(checkers)) for text, checkers in texts.items()]
 
 
 def _seen(entry: Entry) -> Seen:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from varlog.cli.output import WRONG_USAGE, fail, print_json, readable, run
+from varlog.cli.output import WRONG_USAGE, fail, print_json, readable, run_async
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 from varlog.runtime.logging import escaped
 
@@ -46,7 +46,7 @@ def append(
     """Append entries and print their positions."""
     entries = [part.encode("utf-8", "surrogateescape") for part in text or ["-"]]
     batches = _stdin_batches() if entries == [b"-"] else _one_batch(entries)
-    run(_append(target(cluster, data), topic, batches, stream, json_))
+    run_async(_append(target(cluster, data), topic, batches, stream, json_))
 
 
 async def _append(
@@ -108,7 +108,9 @@ def read(
         or (llsn and end is not None)
     ):
         fail("pass a POSITION (and optionally --end), or --stream with --llsn", WRONG_USAGE)
-    run(_read(target(cluster, data), topic, position, end, stream, llsn, _Printer(positions, json_, raw)))
+    run_async(
+        _read(target(cluster, data), topic, position, end, stream, llsn, _Printer(positions, json_, raw))
+    )
 
 
 async def _read(
@@ -150,7 +152,7 @@ def tail(
     json_: JsonOption = False,
 ) -> None:
     """Print the newest entries of a topic."""
-    run(_tail(target(cluster, data), topic, follow, begin, count, _Printer(positions, json_, raw)))
+    run_async(_tail(target(cluster, data), topic, follow, begin, count, _Printer(positions, json_, raw)))
 
 
 async def _tail(
@@ -180,7 +182,7 @@ def trim(
     json_: JsonOption = False,
 ) -> None:
     """Delete the oldest entries of a topic on every replica."""
-    oldest = run(_trim(target(cluster, data), topic, position, respect_readers)) + 1
+    oldest = run_async(_trim(target(cluster, data), topic, position, respect_readers)) + 1
     if json_:
         print_json({"topic": topic, "trimmed": oldest - 1})
     else:

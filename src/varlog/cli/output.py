@@ -40,7 +40,7 @@ def fail(what: object, code: int = FAILED) -> NoReturn:
     raise typer.Exit(code)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work to its end. A VarlogError becomes one line and exit code 1 (an invalid request: 2)."""
     import uvloop
 

@@ -175,7 +175,7 @@ def _serve(
     run_service("varlog proxy", log_level, lambda: ProxyService(config))
 
 
-def run_proxy() -> None:
+def serve_proxy() -> None:
     """The same command, run as a child process of `varlog up`."""
     command = typer.Typer(add_completion=False)
     command.command()(proxy)

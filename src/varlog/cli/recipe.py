@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from varlog.cli.output import fail, print_json, run
+from varlog.cli.output import fail, print_json, run_async
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 recipe = typer.Typer(no_args_is_help=True, help="Locks, queues, maps and other recipes on a topic.")
@@ -36,7 +36,7 @@ def skip(
 
     The decision is itself an entry of the topic, so that all replicas agree. A replica that has already applied the position stops,
     and is rebuilt without it when it is opened again."""
-    machine, by = run(_skip(target(cluster, data), topic, position, force))
+    machine, by = run_async(_skip(target(cluster, data), topic, position, force))
     if json_:
         print_json({"topic": topic, "machine": machine, "position": position, "by": by})
     else:

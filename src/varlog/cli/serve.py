@@ -348,7 +348,7 @@ def run_vseq() -> None:
 def run_proxy() -> None:
     from varlog.cli import proxy
 
-    proxy.run_proxy()
+    proxy.serve_proxy()
 
 
 def run_etcd() -> None:

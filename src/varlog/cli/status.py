@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from varlog.cli.output import FAILED, fail, make_console, make_table, print_json, run, short_bytes
+from varlog.cli.output import FAILED, fail, make_console, make_table, print_json, run_async, short_bytes
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 from varlog.client.cluster_status import (
     chain_of,
@@ -57,7 +57,7 @@ def status(
     if watch:
         _run_until_interrupted(where, json_)
         return
-    seen = run(_status(where))
+    seen = run_async(_status(where))
     if json_:
         print_json(status_json(seen))
     else:
@@ -73,7 +73,7 @@ async def _status(where: Target) -> ClusterStatus:
 
 def _run_until_interrupted(where: Target, as_json: bool) -> None:
     try:
-        run(_watch(where, as_json))
+        run_async(_watch(where, as_json))
     except typer.Exit as ended:
         if ended.exit_code != INTERRUPTED:  # Ctrl-C is how a watch ends
             raise

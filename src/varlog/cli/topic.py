@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_table, print_json, run, short_bytes
+from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_table, print_json, run_async, short_bytes
 from varlog.cli.status import (
     print_parts,
     projection_lines,
@@ -83,7 +83,7 @@ def create(
         option = "--stripe-size" if stripe_size is not None else "--grouping"
         fail(f"{option} is for sequenced topics: add --ordering sequenced, or leave it out", WRONG_USAGE)
     shape = _Shape(streams, replicas, first, ordering, stripe_size or 0, grouping or Grouping.STREAM)
-    made = run(_create(target(cluster, data), name, shape, if_not_exists))
+    made = run_async(_create(target(cluster, data), name, shape, if_not_exists))
     if json_:
         print_json(made)
     else:
@@ -114,7 +114,7 @@ def list_topics(
     cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
 ) -> None:
     """List the topics with their oldest and newest positions."""
-    seen = run(_status(target(cluster, data)))
+    seen = run_async(_status(target(cluster, data)))
     if json_:
         print_json([_topic_json(seen, found) for found in seen.view.topics])
     else:
@@ -126,7 +126,7 @@ def describe(
     name: _Name, cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
 ) -> None:
     """Show a topic, its log streams and replicas; for a sequenced topic its projection, chains and units."""
-    seen = run(_status(target(cluster, data)))
+    seen = run_async(_status(target(cluster, data)))
     streams = streams_named(seen, name)
     topic = next(found for found in seen.view.topics if found.name == name)
     summary = _topic_json(seen, topic)
@@ -177,7 +177,7 @@ def delete(
         if not sys.stdin.isatty():
             fail("deleting a topic cannot be undone: pass --yes", WRONG_USAGE)
         typer.confirm(f"Delete topic {name} and all its entries, irreversibly?", abort=True)
-    run(_delete(target(cluster, data), name, force))
+    run_async(_delete(target(cluster, data), name, force))
     print(f"topic {name} is deleted")
 
 
@@ -208,7 +208,7 @@ def adopt_order(
     A topic is also STOPPED while no node with a replica of one of its log streams has been reached since the repository started.
     It continues automatically once such a node is reached. With --yes it continues without them, and what only those nodes know is
     lost."""
-    adoption = run(_adopt(target(cluster, data), name, yes))
+    adoption = run_async(_adopt(target(cluster, data), name, yes))
     if json_:
         print_json(adoption)
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import WRONG_USAGE, fail, run
+from varlog.cli.output import WRONG_USAGE, fail, run_async
 from varlog.cli.target import DEFAULT_CLUSTER
 from varlog.model.cluster import Ordering
 
@@ -74,7 +74,7 @@ def up(
         proxy_port=_proxy_port(proxy_port, port, nodes) if proxy else None,
     )
     os.umask(0o077)  # of its children too: logs and etcd's files are readable by this user only
-    run(_up(plan, topic, ordering))
+    run_async(_up(plan, topic, ordering))
 
 
 def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:

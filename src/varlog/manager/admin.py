@@ -78,7 +78,7 @@ class AdminService:
                     f"topic {request.name!r} already exists, with {len(present)} log streams"
                 )
             if not present:  # refuse before creating a topic that can have no stream
-                snapshot, _ = await self._maker.place(
+                snapshot, _ = await self._maker.place_replicas(
                     request.replicas,
                     sequenced=request.ordering is Ordering.SEQUENCED,
                     grouping=request.grouping,

@@ -49,7 +49,7 @@ def loads(view: ClusterView, alive: Mapping[NodeID, NodeStatus]) -> tuple[NodeLo
     return tuple(found)
 
 
-def place(nodes: Sequence[NodeLoad], replicas: int) -> tuple[NodeID, ...]:
+def place_replicas(nodes: Sequence[NodeLoad], replicas: int) -> tuple[NodeID, ...]:
     """The nodes of a new stream, primary first. Refuses where there are too few with room."""
     if not 1 <= replicas <= REPLICAS_MAX:
         raise PreconditionFailed(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {replicas}")
@@ -70,11 +70,11 @@ def place_chain(
     """The chain of a new stream of a sequenced topic that has these already, head first (R-SEQ-3). By storage nodes: each node is
     in one group, whose chains all have the same nodes, rotated, so that each is head and tail of some (figure a)."""
     if grouping is Grouping.STREAM:
-        return _turned(place(nodes, replicas))
+        return _turned(place_replicas(nodes, replicas))
     grouped = {node for chain in chains for node in chain}
     free = [load for load in nodes if load.node not in grouped]
     if not chains or sum(load.has_room for load in free) >= replicas:
-        return _turned(place(free, replicas))
+        return _turned(place_replicas(free, replicas))
     room = {load.node for load in nodes if load.has_room}
     groups = Counter(tuple(sorted(chain)) for chain in chains)
     fit = [group for group in groups if len(group) == replicas and room.issuperset(group)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import Peers
-from varlog.manager.placement_rules import NodeLoad, place, place_chain
+from varlog.manager.placement_rules import NodeLoad, place_chain, place_replicas
 from varlog.manager.repair_loop import POLL_S, ClusterWatcher, RepairLoop
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import Grouping, StorageNode, Topic
@@ -117,7 +117,7 @@ class StreamMaker:
         """R-REG-2: allocate an id, create the replicas concurrently, then register: only then does it exist for others. `seen`: a
         snapshot that is no older than SNAPSHOT_LASTS_S. `before` is called before the first change, and raises if the caller has
         given up."""
-        snapshot, nodes = await self.place(
+        snapshot, nodes = await self.place_replicas(
             replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
         before()
@@ -146,7 +146,7 @@ class StreamMaker:
         log.info(logfmt("created a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
         return log_stream
 
-    async def place(
+    async def place_replicas(
         self,
         replicas: int,
         topic: Topic | None = None,
@@ -168,7 +168,7 @@ class StreamMaker:
             try:
                 load = self._load(snapshot)
                 if not sequenced:
-                    return snapshot, place(load, wanted)
+                    return snapshot, place_replicas(load, wanted)
                 chains = [stream.replicas for stream in present]
                 return snapshot, place_chain(load, wanted, grouping, chains)
             except PreconditionFailed:

@@ -25,7 +25,7 @@ from varlog.manager.repair_steps import (
     Move,
     NoStep,
     RepairReplica,
-    Step,
+    RepairStep,
     SyncReplica,
     step_event,
 )
@@ -209,7 +209,7 @@ class RepairLoop:
             self._runner.forget(stream.log_stream)
         self._activity.no_step(stream.log_stream, stream.epoch, step)
 
-    async def _run_step(self, stream: LogStream, step: Step, snapshot: Snapshot) -> None:
+    async def _run_step(self, stream: LogStream, step: RepairStep, snapshot: Snapshot) -> None:
         log_stream = stream.log_stream
         event = step_event(step, epoch=stream.epoch)
         try:

@@ -13,7 +13,7 @@ from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.events import NO_LOG_STREAM, NO_NODE, Event, EventKind
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN, NO_LLSN
-from varlog.reconfiguration.rules import Members, Wish
+from varlog.reconfiguration.rules import ChainMembers, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ReplaceReplica:
 class BeginTopic:
     """Seal the units of a new sequenced topic with epoch 1, and propose its first projection (R-SEQ-12)."""
 
-    streams: Members
+    streams: ChainMembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class NoStep:
     settled: bool = True
 
 
-Step = (
+RepairStep = (
     SealStream
     | SealReplicas
     | UnsealReplicas
@@ -148,7 +148,7 @@ SEALED_BY_ADMIN: Final = NoStep(EventKind.SEALED_BY_ADMIN)
 
 
 def step_event(
-    step: Step, *, log_stream: LogStreamID = NO_LOG_STREAM, topic: str = "", epoch: Epoch = NO_EPOCH
+    step: RepairStep, *, log_stream: LogStreamID = NO_LOG_STREAM, topic: str = "", epoch: Epoch = NO_EPOCH
 ) -> Event:
     """The event that says that this step is being carried out, or that there is none."""
     kind, node, nodes, count, reason = _facts(step)
@@ -164,7 +164,7 @@ def step_event(
     )
 
 
-def _facts(step: Step) -> tuple[EventKind, NodeID, tuple[NodeID, ...], int, str]:
+def _facts(step: RepairStep) -> tuple[EventKind, NodeID, tuple[NodeID, ...], int, str]:
     """Kind, node, further nodes, count and reason, as Event has them."""
     match step:
         case SealStream(reason):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from varlog.manager.committed.inputs import Statuses
 from varlog.manager.placement_rules import NodeLoad, loads, spares
-from varlog.manager.repair_steps import RUNNING, RepairReplica, ReplaceReplica, Step
+from varlog.manager.repair_steps import RUNNING, RepairReplica, RepairStep, ReplaceReplica
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.errors import UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
@@ -35,7 +35,7 @@ class Snapshot:
         self._next_log_stream = seen.next_log_stream
         self._unused = dict.fromkeys(seen.unused)
         self._foreign = seen.foreign
-        self.steps: dict[LogStreamID, Step] = {}
+        self.steps: dict[LogStreamID, RepairStep] = {}
         self.wanted: set[tuple[LogStreamID, NodeID]] = set()
         self._sequenced = {topic.topic for topic in seen.view.topics if topic.sequenced}
         self._loads: dict[NodeID, NodeLoad] | None = None
@@ -107,7 +107,7 @@ class Snapshot:
     def spares(self) -> tuple[NodeID, ...]:
         return spares(self.load())
 
-    def decided(self, stream: LogStream, step: Step) -> None:
+    def decided(self, stream: LogStream, step: RepairStep) -> None:
         """Record the step; a replica that is to be created counts on its node from now on."""
         self.steps[stream.log_stream] = step
         if not isinstance(step, ReplaceReplica) or step.new in stream.replicas:

@@ -14,7 +14,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.events import Event
 from varlog.model.lsn import GLSN
 from varlog.model.status import ClusterStatus, NodeHealth
-from varlog.reconfiguration.rules import Answer, slow_tail
+from varlog.reconfiguration.rules import SealAnswer, slow_tail
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
@@ -89,7 +89,7 @@ class StatusService:
                 pass  # `waits` shows what is done about it
         newest = {
             chain.log_stream: {
-                node: Answer(unit.newest)
+                node: SealAnswer(unit.newest)
                 for node in chain.nodes
                 if (unit := snapshot.unit(chain.log_stream, node)) is not None
             }

@@ -15,7 +15,7 @@ from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation
 from varlog.metarepo.ordering.commit_rules import Cut
 from varlog.metarepo.ordering.reports import ReportTable
-from varlog.metarepo.ordering.sessions import NodeSessions, SessionParts
+from varlog.metarepo.ordering.sessions import NodeSessions, SessionContext
 from varlog.metarepo.recovery.backup import BackupService
 from varlog.metarepo.recovery.view_copies import ViewCopies
 from varlog.metarepo.recovery.witnesses import Witnesses
@@ -64,7 +64,7 @@ class LeaderTerm:
             send=lambda node, lease: self.sessions.send_lease(node, lease),
             survive_restart=config.leases_survive_restart,
         )
-        parts = SessionParts(
+        context = SessionContext(
             self,
             state,
             reports,
@@ -75,8 +75,8 @@ class LeaderTerm:
             environment.entropy.getrandbits(62) + 1,
             config.node_retry_s,
         )
-        self.sessions = NodeSessions(parts, self._tasks)
-        self._copies = ViewCopies(state, lambda: self.term, self.sessions, parts.view_due)
+        self.sessions = NodeSessions(context, self._tasks)
+        self._copies = ViewCopies(state, lambda: self.term, self.sessions, context.view_due)
         self.witnesses = Witnesses(
             state,
             reports,

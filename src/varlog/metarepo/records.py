@@ -23,7 +23,7 @@ import msgspec
 from varlog.metarepo.membership.named import Key, Named
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem, StoreChange
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, TopicID
@@ -103,7 +103,7 @@ def put_cut(cut: Cut) -> PutItem:
     return PutItem(cut_key(cut.version), _encoder.encode(record))
 
 
-def put_base(base: BaseRecord) -> list[Change]:
+def put_base(base: BaseRecord) -> list[StoreChange]:
     """The changes that replace the old base, and every cut that the new one covers."""
     return [PutItem(BASE, _encoder.encode(base)), DeleteItems(CUT, cut_key(base.version + 1))]
 
@@ -194,11 +194,11 @@ def _cluster_of(members: Members) -> ClusterRecord:
     )
 
 
-def changes_between(before: Members, after: Members) -> list[Change]:
+def changes_between(before: Members, after: Members) -> list[StoreChange]:
     """The changes of the store that turn `before` into `after`."""
     if after is before or after == before:
         return []
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     if after.readers is not before.readers:
         changes += _renamed(READER, after.readers.differing(before.readers))
     if after.writers is not before.writers:
@@ -210,7 +210,7 @@ def changes_between(before: Members, after: Members) -> list[Change]:
     return changes
 
 
-def _view_changes(old: ClusterView, new: ClusterView) -> Iterator[Change]:
+def _view_changes(old: ClusterView, new: ClusterView) -> Iterator[StoreChange]:
     yield from _differing(
         NODE, [(found.node, found) for found in old.nodes], [(found.node, found) for found in new.nodes]
     )
@@ -231,7 +231,7 @@ def _view_changes(old: ClusterView, new: ClusterView) -> Iterator[Change]:
 
 def _renamed(
     prefix: str, differing: Iterable[tuple[Key, NamedReader | NamedWriter | None]]
-) -> Iterator[Change]:
+) -> Iterator[StoreChange]:
     for (topic, name), value in differing:
         key = f"{prefix}{topic:010d}/{name}"
         yield DeleteItem(key) if value is None else PutItem(key, _encoder.encode(value))
@@ -242,7 +242,7 @@ T = TypeVar("T")
 
 def _differing(
     prefix: str, before: Sequence[tuple[int, T]], after: Sequence[tuple[int, T]]
-) -> Iterator[Change]:
+) -> Iterator[StoreChange]:
     old, new = dict(before), dict(after)
     for number, value in new.items():
         if number not in old or (old[number] is not value and old[number] != value):

@@ -19,9 +19,9 @@ from varlog.metarepo.membership.suspicions import Suspicions
 from varlog.metarepo.ordering.commit_loop import (
     CommitLoop,
     Decide,
-    Done,
     Facts,
     MembershipOperation,
+    OnCommitted,
     newest_position,
 )
 from varlog.metarepo.ordering.sessions import NodeSessions
@@ -366,7 +366,7 @@ class RepositoryService:
         return call
 
 
-def _answering(call: Call) -> Done:
+def _answering(call: Call) -> OnCommitted:
     def done(answer: Message | BaseException) -> None:
         if isinstance(answer, BaseException):
             call.fail(answer)

@@ -16,7 +16,7 @@ from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Candidate, Cut, next_cut, orderable_end
 from varlog.metarepo.ordering.order import Order
 from varlog.metarepo.ordering.reports import ReportTable
-from varlog.metarepo.store.base import Change
+from varlog.metarepo.store.base import StoreChange
 from varlog.model.cluster import ClusterView, LogStream, Topic, changed
 from varlog.model.commit import Report, TopicMark
 from varlog.model.errors import StartupError
@@ -118,12 +118,12 @@ class RepositoryState:
 
 def load_state(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
-) -> tuple[RepositoryState, list[Change]]:
+) -> tuple[RepositoryState, list[StoreChange]]:
     """The state in `items`, and the changes to write first: if there is no state, if it has an earlier format, or if it lacks the
     UUID of the cluster (then it gets `fresh_uuid`). Raises StartupError if the items belong to another cluster or are damaged."""
     if not items:
         members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
-        first: list[Change] = [records.put_cluster(members)]
+        first: list[StoreChange] = [records.put_cluster(members)]
         return RepositoryState(members, Order(records.base_of({}))), first
     try:
         version = records.format_of(items)

@@ -182,7 +182,7 @@ def _check_count(count: int) -> None:
         raise BatchTooLarge("entries", count, BATCH_ENTRIES_MAX)
 
 
-def place(batch: bytearray | memoryview, epoch: Epoch, first_llsn: LLSN) -> None:
+def place_batch(batch: bytearray | memoryview, epoch: Epoch, first_llsn: LLSN) -> None:
     """Fill in what the primary decides, in place, and sign the header."""
     _U32.pack_into(batch, 8, epoch)
     _U64.pack_into(batch, 16, first_llsn)
@@ -194,7 +194,7 @@ def junk(first_llsn: LLSN, count: int = 1) -> bytearray:
     process makes it."""
     batch = pack([b""] * count, producer=ProducerID(0), sequence=0, time_us=0)
     batch[5] = JUNK
-    place(batch, NO_EPOCH, first_llsn)
+    place_batch(batch, NO_EPOCH, first_llsn)
     return batch
 
 
@@ -266,7 +266,11 @@ def entries_of(
     low = offsets[begin]
     if end - begin < _CUT_BY_HAND_MAX:
         data = bytes(memoryview(buffer)[start + low : start + offsets[end]])
-        places = offsets.tolist() if begin == 0 else [place - low for place in offsets[begin : end + 1]]
+        places = (
+            offsets.tolist()
+            if begin == 0
+            else [place_batch - low for place_batch in offsets[begin : end + 1]]
+        )
         return [data[one:other] for one, other in pairwise(places[: end - begin + 1])]
     import numpy as np  # here, not above: a process that reads or packs single entries starts faster without it
 
@@ -288,7 +292,7 @@ def single(buffer: Buffer, header: BatchHeader, index: int, at: int = 0) -> byte
     entry = memoryview(buffer)[begin + offsets[index] : begin + offsets[index + 1]]
     batch = pack([entry], producer=header.producer, sequence=header.sequence, time_us=header.time_us)
     batch[5] = header.flags
-    place(batch, header.epoch, LLSN(header.first_llsn + index))
+    place_batch(batch, header.epoch, LLSN(header.first_llsn + index))
     return batch
 
 

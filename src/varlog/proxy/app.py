@@ -16,7 +16,7 @@ from varlog.proxy.header_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import MeteredApp, ProxyMeters
 from varlog.proxy.middleware import BodyLimit, OriginGuard
-from varlog.proxy.openapi import describe
+from varlog.proxy.openapi import describe_api
 from varlog.proxy.problem import answer_with_problems
 from varlog.proxy.status_publisher import StatusPublisher
 
@@ -58,7 +58,7 @@ def make_app(
     app.add_middleware(BodyLimit, limits=limits)
     app.add_middleware(OriginGuard, limits=limits, names=names)
     app.add_middleware(MeteredApp, meters=meters)  # the outermost: it counts every answer
-    describe(app)
+    describe_api(app)
     for routes in ROUTES:
         app.include_router(routes.router)
     return app

@@ -49,7 +49,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: _problem(_REASONS[status]) for status in statuses}
 
 
-def describe(app: FastAPI) -> None:
+def describe_api(app: FastAPI) -> None:
     """Have the application serve the whole document, built on the first request."""
 
     def document() -> dict[str, Any]:

@@ -121,8 +121,8 @@ def _rate(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -
         sum(part.append_bytes for part in appended) / span_s,
         sum(part.read_entries for part in done) / span_s,
         sum(part.read_bytes for part in done) / span_s,
-        percentile(buckets, 0.50),
-        percentile(buckets, 0.99),
+        latency_percentile(buckets, 0.50),
+        latency_percentile(buckets, 0.99),
     )
 
 
@@ -131,7 +131,7 @@ def merged_buckets(buckets: Sequence[Sequence[int]]) -> list[int]:
     return [sum(column) for column in zip(*(counts for counts in buckets if counts), strict=False)]
 
 
-def percentile(buckets: Sequence[int], share: float) -> float | None:
+def latency_percentile(buckets: Sequence[int], share: float) -> float | None:
     """The latency that `share` of the appends did not exceed, interpolated within a bucket. None: there was no append."""
     total = sum(buckets)
     if total <= 0:

@@ -24,9 +24,9 @@ from varlog.model.lsn import NO_GLSN
 from varlog.model.projection import Chain, Projection, SequencerID
 from varlog.model.status import SyncState
 from varlog.reconfiguration.rules import (
-    Answer,
-    Members,
-    Sealed,
+    ChainMembers,
+    SealAnswer,
+    SealAnswers,
     Wish,
     first_projection,
     next_projection,
@@ -63,7 +63,7 @@ NO_SEQUENCER: Final = "no registered sequencer answers: start one with `vseq sta
 _log = get_logger("reconfiguration")
 
 
-class Ask(Protocol):
+class AskUnit(Protocol):
     """One attempt of one call, including the dialling."""
 
     def __call__(self, address: str, request: Message, answer: type[M], timeout_s: float) -> Awaitable[M]: ...
@@ -76,12 +76,12 @@ class AskRepository(Protocol):
 class Reconfigurer:
     """Has no connections of its own: its callers pass in how to call a process at an address, and the repository."""
 
-    def __init__(self, ask: Ask, ask_repository: AskRepository) -> None:
+    def __init__(self, ask: AskUnit, ask_repository: AskRepository) -> None:
         self._ask = ask
         self._ask_repository = ask_repository
 
     async def begin(
-        self, view: ClusterView, topic: Topic, streams: Members, *, seal_s: float = SEAL_S
+        self, view: ClusterView, topic: Topic, streams: ChainMembers, *, seal_s: float = SEAL_S
     ) -> Projection:
         """The topic's first projection, once it holds (R-SEQ-12)."""
         epoch = Epoch(1)
@@ -125,14 +125,14 @@ class Reconfigurer:
 
     async def seal(
         self, view: ClusterView, members: Mapping[LogStreamID, Iterable[NodeID]], epoch: Epoch, seal_s: float
-    ) -> dict[LogStreamID, dict[NodeID, Answer]]:
+    ) -> dict[LogStreamID, dict[NodeID, SealAnswer]]:
         """The answers of the units that could be sealed. StaleEpoch: one of them is in a newer epoch."""
         asked = {
             asyncio.ensure_future(self._seal_one(view, log_stream, node, epoch, seal_s)): (log_stream, node)
             for log_stream, nodes in members.items()
             for node in dict.fromkeys(nodes)
         }
-        sealed: dict[LogStreamID, dict[NodeID, Answer]] = {log_stream: {} for log_stream in members}
+        sealed: dict[LogStreamID, dict[NodeID, SealAnswer]] = {log_stream: {} for log_stream in members}
         try:
             await asyncio.wait(asked, timeout=seal_s)
             for task, (log_stream, node) in asked.items():
@@ -142,7 +142,7 @@ class Reconfigurer:
                     raise error
                 if error is None:
                     answer = task.result()
-                    sealed[log_stream][node] = Answer(
+                    sealed[log_stream][node] = SealAnswer(
                         answer.newest, answer.trouble, answer.unverified, answer.went_back
                     )
         finally:
@@ -159,7 +159,7 @@ class Reconfigurer:
             raise PreconditionFailed(f"node {node} is not registered")
         return await self._ask(found.address, SealUnit(log_stream, epoch), SealUnitReply, seal_s)
 
-    async def propose(self, projection: Projection, sealed: Sealed) -> Projection:
+    async def propose(self, projection: Projection, sealed: SealAnswers) -> Projection:
         """The projection, once the repository has accepted it."""
         answered = tuple((log_stream, tuple(nodes)) for log_stream, nodes in sealed.items())
         request = ProposeProjection(projection, answered)
@@ -200,8 +200,8 @@ class Reconfigurer:
         return answer.sequencer == sequencer and answer.leased
 
     async def _compared(
-        self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
-    ) -> Sealed:
+        self, view: ClusterView, now: Projection, sealed: SealAnswers, wish: Wish, epoch: Epoch
+    ) -> SealAnswers:
         """Units that are not known to be whole get what any other unit of their chain has."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
         # If a member is not compared, the others may get what it lacks, and only a projection without it makes that right. Until
@@ -255,8 +255,8 @@ class Reconfigurer:
         return True
 
     async def _with_last_copies(
-        self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
-    ) -> Sealed:
+        self, view: ClusterView, now: Projection, sealed: SealAnswers, wish: Wish, epoch: Epoch
+    ) -> SealAnswers:
         """Units that join get what was written since they were filled. One that fails does not join."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
         joining = [
@@ -274,7 +274,12 @@ class Reconfigurer:
         return complete
 
     async def _last_copy(
-        self, view: ClusterView, chain: Chain, node: NodeID, answers: Mapping[NodeID, Answer], epoch: Epoch
+        self,
+        view: ClusterView,
+        chain: Chain,
+        node: NodeID,
+        answers: Mapping[NodeID, SealAnswer],
+        epoch: Epoch,
     ) -> bool:
         """From the last one of the chain that has answered: what it has, all before it have as well (law 8)."""
         known = proven([found for found in chain.nodes if found in answers], answers)

@@ -18,10 +18,10 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 
-Members = Mapping[LogStreamID, tuple[NodeID, ...]]
+ChainMembers = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 
-class Answer(NamedTuple):
+class SealAnswer(NamedTuple):
     """A unit's answer to a seal: the largest LLSN it has (0: none), why it should not serve, whether it was restored
     from its disk and not compared with its chain since, and whether that disk is known to have gone back in time."""
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     went_back: bool = False
 
 
-Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
+SealAnswers = Mapping[LogStreamID, Mapping[NodeID, SealAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class Wish:
     """
 
     accused: frozenset[NodeID] = frozenset()
-    without: Members = field(default_factory=dict)
-    join: Members = field(default_factory=dict)
-    leave: Members = field(default_factory=dict)
-    streams: Members = field(default_factory=dict)
-    lost: Members = field(default_factory=dict)
+    without: ChainMembers = field(default_factory=dict)
+    join: ChainMembers = field(default_factory=dict)
+    leave: ChainMembers = field(default_factory=dict)
+    streams: ChainMembers = field(default_factory=dict)
+    lost: ChainMembers = field(default_factory=dict)
 
 
 def first_projection(
     topic: TopicID,
     first: GLSN,
     stripe_size: int,
-    streams: Members,
-    sealed: Sealed,
+    streams: ChainMembers,
+    sealed: SealAnswers,
     sequencer: SequencerID | None,
 ) -> Projection:
     """R-SEQ-12: a new topic's, all of whose units are empty; those that have answered were sealed with epoch 1."""
@@ -68,7 +68,7 @@ def first_projection(
 
 def next_projection(
     now: Projection,
-    sealed: Sealed,
+    sealed: SealAnswers,
     wish: Wish,
     sequencer: SequencerID | None,
     trimmed: GLSN = NO_GLSN,
@@ -92,7 +92,7 @@ def next_projection(
     )
 
 
-def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
+def slow_tail(now: Projection, sealed: SealAnswers) -> GLSN:
     """The largest position that a unit has reported; the one before the topic's first if there is none (R-SEQ-2)."""
     newest = [
         now.position(chain.log_stream, answer.newest)[0]
@@ -108,7 +108,7 @@ def thin(projection: Projection) -> tuple[Chain, ...]:
     return tuple(chain for chain in projection.chains if chain.has_one_copy)
 
 
-def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> Chain:
+def _next_chain(chain: Chain, answers: Mapping[NodeID, SealAnswer], wish: Wish) -> Chain:
     answered = [node for node in chain.nodes if node in answers]
     if not answered:
         raise Unavailable(
@@ -137,7 +137,7 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
     return Chain(chain.log_stream, tuple(nodes), out_of_sync)
 
 
-def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> list[NodeID]:
+def _candidates(chain: Chain, answers: Mapping[NodeID, SealAnswer], wish: Wish) -> list[NodeID]:
     """Which nodes serve in the next projection, if they are whole: those without objections, else all that have answered."""
     avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
     answered = [node for node in chain.nodes if node in answers]
@@ -149,14 +149,14 @@ def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> l
     return sound or answered
 
 
-def proven(nodes: Sequence[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
+def proven(nodes: Sequence[NodeID], answers: Mapping[NodeID, SealAnswer]) -> list[NodeID]:
     """Without those that were restored from their disks and not compared with the chain since: a disk that went back in
     time lacks what was acknowledged, and looks sound."""
     return [node for node in nodes if not answers[node].unverified]
 
 
 def to_compare(
-    chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish
+    chain: Chain, answers: Mapping[NodeID, SealAnswer], wish: Wish
 ) -> dict[NodeID, tuple[NodeID, ...]]:
     """Units that have to be compared before one of them counts, each with which: after a restart of all. Every member
     has to answer first, or be lost: one that is away may hold what the others have lost. Empty: it is known which are
@@ -172,7 +172,7 @@ def to_compare(
     return {node: tuple(other for other in sources if other != node) for node in candidates}
 
 
-def _new_chains(streams: Members, sealed: Sealed) -> tuple[Chain, ...]:
+def _new_chains(streams: ChainMembers, sealed: SealAnswers) -> tuple[Chain, ...]:
     """The nodes that were sealed, with empty units, as new ones are; the others are filled once they answer."""
     chains = []
     for log_stream, members in streams.items():

@@ -90,7 +90,7 @@ def forget(name: str) -> None:
     Path(name).unlink(missing_ok=True)
 
 
-def connect(name: str) -> socket.socket | None:
+def connect_local(name: str) -> socket.socket | None:
     """A socket that is connected to `name`; None if no process listens there, or none that is trusted, or none that
     accepts immediately."""
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

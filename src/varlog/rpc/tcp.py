@@ -100,7 +100,7 @@ class TcpTransport:
         name = local.name_of(host, port) if self._short_cuts else None
         try:
             async with asyncio.timeout(timeout_s):
-                if name is not None and (wire := local.connect(name)) is not None:
+                if name is not None and (wire := local.connect_local(name)) is not None:
                     await loop.create_unix_connection(lambda: connection, sock=wire)
                 else:
                     await loop.create_connection(lambda: connection, host, port)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 # The result of a job, or its exception: the other one is None.
 Outcome = tuple[Any, BaseException | None]
 Settle = Callable[[Any, BaseException | None], None]
-Job = tuple[Callable[[], Any], Settle, bool, asyncio.AbstractEventLoop]
+WorkerJob = tuple[Callable[[], Any], Settle, bool, asyncio.AbstractEventLoop]
 
 
 class Worker(Protocol):
@@ -122,7 +122,7 @@ class ThreadWorker(InlineWorker):
 
     def __init__(self, name: str) -> None:
         super().__init__(LatencyGate())
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[WorkerJob | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 

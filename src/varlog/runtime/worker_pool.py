@@ -19,7 +19,7 @@ from typing import Any
 
 from varlog.runtime.worker import InlineWorker, LatencyGate, Outcome, Settle, outcome_of
 
-Done = tuple["PooledWorker", Settle, Outcome]
+FinishedJob = tuple["PooledWorker", Settle, Outcome]
 
 
 class WorkerPool:
@@ -30,7 +30,7 @@ class WorkerPool:
         self._threads_max = threads_max
         self._threads: list[threading.Thread] = []
         self._ready: SimpleQueue[PooledWorker | None] = SimpleQueue()
-        self._done: deque[Done] = deque()
+        self._done: deque[FinishedJob] = deque()
         self._loop = asyncio.get_running_loop()
         self._delivering = False
         # One gate per disk: what one worker measures holds for all.
@@ -129,7 +129,7 @@ class PooledWorker(InlineWorker):
         self._pool.job_run_inline()
         return super()._do(job)
 
-    def work(self, out: deque[Done]) -> None:
+    def work(self, out: deque[FinishedJob]) -> None:
         """In a thread: one job, its outcome into `out`, and only then back into the queue if there are more: outcomes keep the
         order of the jobs."""
         job, done, inline = self._jobs.popleft()

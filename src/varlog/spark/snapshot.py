@@ -88,7 +88,7 @@ def read_snapshot(path: str) -> StoredSnapshot:
         raise PreconditionFailed(
             f"{files.path} is no snapshot: there is no {DESCRIPTION}, which is written last"
         )
-    about = decode_snapshot(files.read(DESCRIPTION), f"{files.path}/{DESCRIPTION}")
+    about = decode_topic_snapshot(files.read(DESCRIPTION), f"{files.path}/{DESCRIPTION}")
     check_files(about, {file.name: _size(files, file.name) for file in about.files}, files.path)
     return StoredSnapshot(files.path, about)
 
@@ -102,12 +102,12 @@ def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
             )
 
 
-def encode_snapshot(about: TopicSnapshot) -> bytes:
+def encode_topic_snapshot(about: TopicSnapshot) -> bytes:
     """Readable JSON."""
     return msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
 
 
-def decode_snapshot(content: bytes, place: str) -> TopicSnapshot:
+def decode_topic_snapshot(content: bytes, place: str) -> TopicSnapshot:
     try:
         kind = msgspec.json.decode(content, type=_Kind)
         if kind.format != FORMAT or kind.version != VERSION:

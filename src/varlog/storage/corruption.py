@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from varlog.model.batch import HEADER_BYTES, BatchHeader, Buffer, check_body, pack, parse_header, place
+from varlog.model.batch import HEADER_BYTES, BatchHeader, Buffer, check_body, pack, parse_header, place_batch
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch
 from varlog.model.ids import ProducerID
@@ -231,5 +231,5 @@ def _filler(begin: LLSN, end: LLSN, size: int, epoch: Epoch) -> bytearray:
         raise CorruptBatch(f"LLSNs [{begin}, {end}) were never in {size} bytes")
     sizes = [max(0, min(ENTRY_BYTES_MAX, spare - number * ENTRY_BYTES_MAX)) for number in range(count)]
     batch = pack([bytes(size) for size in sizes], producer=ProducerID(0), sequence=0, time_us=0)
-    place(batch, epoch, begin)
+    place_batch(batch, epoch, begin)
     return batch

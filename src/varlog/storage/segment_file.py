@@ -155,10 +155,12 @@ class RangeBytes:
 _WINDOW_BYTES: Final = 4 * MIB
 
 # (size, offset): bytes of a file.
-ReadAt = Callable[[int, int], Buffer]
+ReadFileAt = Callable[[int, int], Buffer]
 
 
-def good_batches(read: ReadAt, file_bytes: int, first_llsn: LLSN | None) -> Iterator[tuple[int, BatchHeader]]:
+def good_batches(
+    read: ReadFileAt, file_bytes: int, first_llsn: LLSN | None
+) -> Iterator[tuple[int, BatchHeader]]:
     """(offset, header) of each batch, checked whole and in LLSN order (None: any order); CorruptBatch at the first bad one."""
     for at, header, problem in all_batches(read, file_bytes, first_llsn):
         if problem is not None:
@@ -167,7 +169,7 @@ def good_batches(read: ReadAt, file_bytes: int, first_llsn: LLSN | None) -> Iter
 
 
 def all_batches(
-    read: ReadAt, file_bytes: int, first_llsn: LLSN | None
+    read: ReadFileAt, file_bytes: int, first_llsn: LLSN | None
 ) -> Iterator[tuple[int, BatchHeader, CorruptBatch | None]]:
     """The same, with what is wrong with the body; CorruptBatch at the first bad header: what follows it cannot be found."""
     window: Buffer = b""
@@ -191,7 +193,7 @@ def all_batches(
             llsn = header.end_llsn
 
 
-def only_zeros(read: ReadAt, file_bytes: int, at: int) -> bool:
+def only_zeros(read: ReadFileAt, file_bytes: int, at: int) -> bool:
     """True if nothing was ever written from `at` on, which is then reserved space. The file may be shorter than `file_bytes` if
     it was cut after its size was read."""
     while at < file_bytes and (window := bytes(read(_WINDOW_BYTES, at))):

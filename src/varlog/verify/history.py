@@ -241,7 +241,7 @@ class OrderedAt(NamedTuple):
     who: str
 
 
-class GrantedTokens(NamedTuple):
+class ObservedGrant(NamedTuple):
     """Positions that a sequencer gave: [begin, end)."""
 
     topic: int
@@ -257,7 +257,7 @@ class SequencedFacts:
 
     names: dict[int, str] = field(default_factory=dict)  # of sequenced topics
     projections: dict[int, dict[int, Projection]] = field(default_factory=dict)  # by topic and epoch
-    tokens: list[GrantedTokens] = field(default_factory=list)
+    tokens: list[ObservedGrant] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)  # of two projections
     stale_answers: list[str] = field(default_factory=list)  # by units that were sealed before
     broken_chains: list[str] = field(default_factory=list)  # the tail has what others before it have not

@@ -14,8 +14,8 @@ from varlog.verify.history import (
     CallOutcome,
     Checker,
     Ending,
-    GrantedTokens,
     History,
+    ObservedGrant,
     ReadCall,
     StoredPage,
     SubscribeCall,
@@ -188,7 +188,7 @@ class TokensOnce(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        given: dict[tuple[int, str], list[GrantedTokens]] = {}
+        given: dict[tuple[int, str], list[ObservedGrant]] = {}
         for tokens in history.sequenced_facts.tokens:
             given.setdefault((tokens.topic, tokens.who), []).append(tokens)
         for (topic, who), all_of_it in given.items():

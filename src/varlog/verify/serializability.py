@@ -95,11 +95,15 @@ def components(graph: Graph) -> list[set[int]]:
 
 
 # What a walk over edges remembers of them: a state and an edge give the next state, or None where the walk must stop.
-Step = Callable[[int, Edge], int | None]
+EdgeStep = Callable[[int, Edge], int | None]
 
 
 def shortest_cycle(
-    graph: Graph, part: set[int], begin: Iterable[tuple[Edge, int]], step: Step, ends: Callable[[int], bool]
+    graph: Graph,
+    part: set[int],
+    begin: Iterable[tuple[Edge, int]],
+    step: EdgeStep,
+    ends: Callable[[int], bool],
 ) -> list[Edge] | None:
     """The shortest walk within `part` that begins with one of the given edges, in the state beside it, and comes back to where
     that edge came from in a state that `ends` takes."""
@@ -113,7 +117,7 @@ def shortest_cycle(
 
 
 def _walk_back(
-    graph: Graph, part: set[int], first: Edge, state: int, step: Step, ends: Callable[[int], bool]
+    graph: Graph, part: set[int], first: Edge, state: int, step: EdgeStep, ends: Callable[[int], bool]
 ) -> list[Edge] | None:
     came: dict[tuple[int, int], tuple[tuple[int, int], Edge] | None] = {(first.target, state): None}
     waiting = deque([(first.target, state)])

@@ -25,7 +25,7 @@ from varlog.model.errors import (
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
-from varlog.reconfiguration.rules import Answer, first_projection
+from varlog.reconfiguration.rules import SealAnswer, first_projection
 from varlog.rpc.memory import MemoryServer, MemoryTransport
 from varlog.rpc.messages import (
     CheckEntries,
@@ -123,7 +123,7 @@ class SequencedCluster:
             for n in range(1, streams + 1)
         }
         self.units = {(node, log_stream): FakeUnit() for node in ids for log_stream in chains}
-        empty = {stream: {node: Answer(LLSN(0)) for node in chain} for stream, chain in chains.items()}
+        empty = {stream: {node: SealAnswer(LLSN(0)) for node in chain} for stream, chain in chains.items()}
         projection = first_projection(TOPIC, GLSN(1), stripe_size, chains, empty, known[0])
         self.view = ClusterView(
             ClusterID(7),

@@ -11,7 +11,7 @@ import pytest
 from tests.client.fakes import run, until
 from tests.client.sequenced.fakes import SequencedCluster
 from varlog.client.log import Log
-from varlog.model.batch import junk, pack, place
+from varlog.model.batch import junk, pack, place_batch
 from varlog.model.cluster import changed
 from varlog.model.entry import Entry
 from varlog.model.epoch import Epoch
@@ -34,7 +34,7 @@ STREAM = LogStreamID(1)
 
 def batch_at(llsn: int, *entries: bytes) -> bytearray:
     batch = pack(entries, producer=ProducerID(9), sequence=llsn, time_us=1)
-    place(batch, Epoch(1), LLSN(llsn))
+    place_batch(batch, Epoch(1), LLSN(llsn))
     return batch
 
 

@@ -20,7 +20,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, SequencerID
-from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection
+from varlog.reconfiguration.rules import SealAnswer, Wish, first_projection, next_projection
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment
@@ -71,7 +71,7 @@ class Sequenced:
         await ask(m.RegisterLogStream(self.topic, self.log_stream, NODES), m.StreamReply)
         for sequencer in (SEQUENCER, OTHER):
             await self.renew(sequencer)
-        sealed = {self.log_stream: dict.fromkeys(NODES, Answer(LLSN(0)))}
+        sealed = {self.log_stream: dict.fromkeys(NODES, SealAnswer(LLSN(0)))}
         first = first_projection(self.topic, GLSN(1), 16, {self.log_stream: NODES}, sealed, SEQUENCER)
         self.seal(1, *NODES)
         await self.propose(first, {self.log_stream: NODES})
@@ -104,7 +104,7 @@ class Sequenced:
         now = await self.present()
         nodes = tuple(map(NodeID, sealed))
         self.seal(now.epoch + 1, *sealed)
-        answers = {self.log_stream: dict.fromkeys(nodes, Answer(LLSN(0)))}
+        answers = {self.log_stream: dict.fromkeys(nodes, SealAnswer(LLSN(0)))}
         await self.propose(next_projection(now, answers, Wish(), sequencer), {self.log_stream: nodes})
         return asyncio.get_running_loop().time() - begun
 
@@ -268,10 +268,10 @@ def test_a_proposal_that_comes_again_or_too_late_is_not_kept_a_second_time() -> 
             sealed = {found.log_stream: NODES}
             assert await found.propose(now, sealed) == now
             found.seal(2, *NODES)
-            answers = {found.log_stream: dict.fromkeys(NODES, Answer(LLSN(0)))}
+            answers = {found.log_stream: dict.fromkeys(NODES, SealAnswer(LLSN(0)))}
             following = next_projection(now, answers, Wish(), SEQUENCER)
             without = next_projection(
-                now, {found.log_stream: {node: Answer(LLSN(0)) for node in NODES[:2]}}, Wish(), SEQUENCER
+                now, {found.log_stream: {node: SealAnswer(LLSN(0)) for node in NODES[:2]}}, Wish(), SEQUENCER
             )
             made, refused = await asyncio.gather(
                 found.propose(following, sealed),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.metarepo.etcd import etcd_members, unused_cluster
 from varlog.localcluster.process import ServerProcess
-from varlog.metarepo.store.base import Change, Fenced, MetadataStore, PutItem
+from varlog.metarepo.store.base import Fenced, MetadataStore, PutItem, StoreChange
 from varlog.metarepo.store.etcd import endpoints_of, etcd_store
 from varlog.model.errors import StartupError
 from varlog.runtime.environment import system_environment
@@ -42,7 +42,7 @@ def woken(processes: list[ServerProcess]) -> None:
         os.kill(process.pid, signal.SIGCONT)
 
 
-async def commit_in_some_term(store: MetadataStore, change: Change) -> None:
+async def commit_in_some_term(store: MetadataStore, change: StoreChange) -> None:
     """On a busy machine a member that hangs can cost the term: the next one continues."""
     async with asyncio.timeout(WAIT_S):
         while True:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.metarepo.store import layout as layouts
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem, StoreChange
 from varlog.metarepo.store.keyspace import (
     BYTES_MAX,
     OPERATIONS_MAX,
@@ -20,7 +20,7 @@ from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_re
 
 PREFIX = "p/item/"
 KEYS = st.sampled_from(["a", "a/b", "b", "cut/1", "cut/10", "cut/2", "d"])
-CHANGES: st.SearchStrategy[Change] = st.one_of(
+CHANGES: st.SearchStrategy[StoreChange] = st.one_of(
     st.builds(PutItem, KEYS, st.binary(max_size=9)),
     st.builds(DeleteItem, KEYS),
     st.builds(DeleteItems, KEYS, KEYS),
@@ -46,7 +46,7 @@ def done(keys: dict[str, bytes], operations: list[KeyOperation]) -> dict[str, by
     return keys | {one.key: one.value for one in operations if isinstance(one, PutKey)}
 
 
-def changed(items: dict[str, bytes], changes: list[Change]) -> dict[str, bytes]:
+def changed(items: dict[str, bytes], changes: list[StoreChange]) -> dict[str, bytes]:
     items = dict(items)
     for change in changes:
         if isinstance(change, PutItem):
@@ -64,7 +64,7 @@ def loaded(keys: dict[str, bytes]) -> tuple[Layout, dict[str, bytes]]:
 
 
 @given(commits=st.lists(st.lists(CHANGES, max_size=6), max_size=5), reload=st.booleans())
-def test_keys_hold_what_the_changes_state(commits: list[list[Change]], reload: bool) -> None:
+def test_keys_hold_what_the_changes_state(commits: list[list[StoreChange]], reload: bool) -> None:
     keys: dict[str, bytes] = {}
     items: dict[str, bytes] = {}
     layout = Layout(PREFIX)

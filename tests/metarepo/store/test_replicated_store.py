@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.metarepo.helpers import seeded_environment
-from varlog.metarepo.store.base import Change, DeleteItems, Fenced, PutItem
+from varlog.metarepo.store.base import DeleteItems, Fenced, PutItem, StoreChange
 from varlog.metarepo.store.election import ElectionLease
 from varlog.metarepo.store.memory import InMemoryReplicatedStore, MemoryMetadata
 from varlog.model.errors import Unavailable
@@ -201,7 +201,7 @@ def test_an_answer_that_is_lost_while_it_opens_costs_no_more_than_a_try(step: in
 # --- large commits -------------------------------------------------------------------------------------------------------
 
 OLD = [PutItem("keep", b"kept"), *(PutItem(f"old/{n:03d}", b"old") for n in range(90))]
-NEW: list[Change] = [
+NEW: list[StoreChange] = [
     DeleteItems("old/", "old0"),
     PutItem("big", bytes(700_000)),
     *(PutItem(f"new/{n:03d}", b"n") for n in range(300)),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem, StoreChange
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.runtime.environment import system_environment
 
@@ -30,9 +30,9 @@ def _switch_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def some_changes(rng: random.Random, number: int) -> list[Change]:
+def some_changes(rng: random.Random, number: int) -> list[StoreChange]:
     """Mostly puts, as cuts are; now and then what goes to the database and takes the journal in."""
-    changes: list[Change] = [
+    changes: list[StoreChange] = [
         PutItem(f"key/{rng.randrange(KEYS):03d}", b"%d" % number * rng.randrange(1, 200))
         for _ in range(rng.randrange(1, 5))
     ]
@@ -44,7 +44,7 @@ def some_changes(rng: random.Random, number: int) -> list[Change]:
     return changes
 
 
-def apply(model: dict[str, bytes], changes: list[Change]) -> None:
+def apply(model: dict[str, bytes], changes: list[StoreChange]) -> None:
     for change in changes:
         match change:
             case PutItem():

@@ -29,7 +29,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.committed.segment import Fence, Scan, scan
-from varlog.storage.segment_file import ReadAt
+from varlog.storage.segment_file import ReadFileAt
 
 DISK = OsDisk(synced=False)
 DIRECTORY = Path(f"/volume/lsid={STREAM}")
@@ -291,7 +291,7 @@ def test_an_open_of_a_sound_store_reads_no_closed_segment(
     store.close()
     scanned: list[LLSN] = []
 
-    def spy(read: ReadAt, size: int, first_llsn: LLSN, *rest: Fence | LLSN) -> Scan:
+    def spy(read: ReadFileAt, size: int, first_llsn: LLSN, *rest: Fence | LLSN) -> Scan:
         scanned.append(first_llsn)
         return scan(read, size, first_llsn, *rest)  # type: ignore[arg-type]
 

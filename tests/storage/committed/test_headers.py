@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.storage.helpers import STREAM, TOPIC, commit_all, fill
-from varlog.model.batch import pack, parse_header, place
+from varlog.model.batch import pack, parse_header, place_batch
 from varlog.model.errors import CorruptBatch, Trimmed
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
@@ -110,16 +110,17 @@ def test_the_batches_of_some_producers_are_listed_in_order_however_long_the_bodi
     for number in range(1, 13):
         producer = ProducerID(number % 3)
         batch = pack([bytes(size), b""], producer=producer, sequence=number, time_us=1)
-        place(batch, store.epoch, LLSN(2 * number - 1))
+        place_batch(batch, store.epoch, LLSN(2 * number - 1))
         batches.append(batch)
     store.append(batches)
     commit_all(store)
     (header_range,) = store.header_ranges(LLSN(1), LLSN(25), 1 << 40)
     found = store.batches_of(header_range, {ProducerID(1): None, ProducerID(2): None})
     expected = [number for number in range(1, 13) if number % 3]
-    assert [(place.producer, place.sequence, place.llsn, place.entries) for place in found] == [
-        (number % 3, number, 2 * number - 1, 2) for number in expected
-    ]
-    assert [place.body_crc for place in found] == [
+    assert [
+        (place_batch.producer, place_batch.sequence, place_batch.llsn, place_batch.entries)
+        for place_batch in found
+    ] == [(number % 3, number, 2 * number - 1, 2) for number in expected]
+    assert [place_batch.body_crc for place_batch in found] == [
         parse_header(batches[number - 1]).body_crc for number in expected
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.model.batch import pack, place
+from varlog.model.batch import pack, place_batch
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID, TopicID
@@ -18,7 +18,7 @@ from varlog.storage.committed.log_store import LogStore
 
 def _batch(llsn: int) -> bytearray:
     batch = pack([b"x" * 100], producer=ProducerID(1), sequence=llsn, time_us=0)
-    place(batch, Epoch(1), LLSN(llsn))
+    place_batch(batch, Epoch(1), LLSN(llsn))
     return batch
 
 

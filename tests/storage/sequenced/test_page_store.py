@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.helpers import STREAM, TOPIC, FailingDisk, Host, batch, files_of
-from varlog.model.batch import Buffer, entries_of, junk, pack, parse_header, place
+from varlog.model.batch import Buffer, entries_of, junk, pack, parse_header, place_batch
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch, CorruptReplica, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
@@ -626,7 +626,7 @@ def test_a_range_is_measured_from_memory(tmp_path: Path) -> None:
 
 def timed(first: int, time_us: int, count: int = 2) -> bytearray:
     made = pack([b"x"] * count, producer=ProducerID(1), sequence=1, time_us=time_us)
-    place(made, Epoch(1), LLSN(first))
+    place_batch(made, Epoch(1), LLSN(first))
     return made
 
 

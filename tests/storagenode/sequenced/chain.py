@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, entries_in
-from varlog.model.batch import pack, place
+from varlog.model.batch import pack, place_batch
 from varlog.model.cluster import Ordering
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NodeID, ProducerID
@@ -45,7 +45,7 @@ __all__ = ["STREAM", "TIMEOUT_S", "TOPIC", "Chain", "Granter", "batch_at", "entr
 def batch_at(llsn: int, *entries: bytes, epoch: int = 1, producer: int = 7, sequence: int = 1) -> bytearray:
     """A batch as a client writes it to a unit."""
     batch = pack(entries, producer=ProducerID(producer), sequence=sequence, time_us=llsn * 1000)
-    place(batch, Epoch(epoch), LLSN(llsn))
+    place_batch(batch, Epoch(epoch), LLSN(llsn))
     return batch
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storagenode.sequenced.chain import STREAM, TIMEOUT_S, TOPIC, Chain, batch_at, entries_in, run_chain
-from varlog.model.batch import crc32c, junk, parse_header, place, walk
+from varlog.model.batch import crc32c, junk, parse_header, place_batch, walk
 from varlog.model.cluster import Ordering, changed
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -139,10 +139,10 @@ def test_what_a_client_sends_is_checked_before_it_is_taken(tmp_path: Path) -> No
         backwards = bytearray(good)
         backwards[64:76] = struct.pack("<3i", 0, 7, 6)
         backwards[56:60] = struct.pack("<I", crc32c(backwards[64:]))
-        place(backwards, Epoch(1), LLSN(1))
+        place_batch(backwards, Epoch(1), LLSN(1))
         odd = batch_at(1, b"abc")
         odd[5] = 4
-        place(odd, Epoch(0), LLSN(1))
+        place_batch(odd, Epoch(0), LLSN(1))
         for bad in (flipped, unsigned, backwards, odd, good[:-8], good + good, bytearray(), good[:64]):
             with pytest.raises(InvalidRequest):
                 await chain.write(bad)

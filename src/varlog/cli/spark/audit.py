@@ -16,7 +16,7 @@ from varlog.cli.spark.common import (
     QuietOption,
     Settings,
     VerboseOption,
-    run,
+    run_job,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def audit(
         return audit(spark, cluster, topic, begin=begin, end=end, progress=progress)
 
     settings = Settings(master, conf, json_, quiet, verbose)
-    run("audit", job, settings, clusters=[cluster], show=show, good=lambda report: report.clean)
+    run_job("audit", job, settings, clusters=[cluster], show=show, good=lambda report: report.clean)
 
 
 def show(report: AuditReport) -> None:

@@ -42,7 +42,7 @@ __all__ = [
     "Settings",
     "VerboseOption",
     "pairs",
-    "run",
+    "run_job",
     "show_fields",
     "show_lines",
 ]
@@ -75,14 +75,14 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would b
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")]
 
 
-class Report(Protocol):
+class JobReport(Protocol):
     """What a job returns: a frozen dataclass of plain values."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-R = TypeVar("R", bound=Report)
-Job = Callable[["SparkSession", "Progress"], R]
+R = TypeVar("R", bound=JobReport)
+SparkJob = Callable[["SparkSession", "Progress"], R]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Settings:
     verbose: bool = False
 
 
-def show_fields(report: Report) -> None:
+def show_fields(report: JobReport) -> None:
     """A report without tables of its own: one line per field."""
     names = [field.name for field in dataclasses.fields(report)]
     show_lines([(name.replace("_", " "), getattr(report, name)) for name in names])
@@ -109,9 +109,9 @@ def show_lines(lines: Iterable[tuple[str, object]]) -> None:
     make_console().print(table)
 
 
-def run(
+def run_job(
     name: str,
-    job: Job[R],
+    job: SparkJob[R],
     settings: Settings,
     *,
     clusters: Sequence[str] = (),
@@ -123,7 +123,7 @@ def run(
     conf = pairs("--conf", settings.conf)
     master = _master(settings.master)
     for cluster in clusters:
-        output.run(Target(cluster).ping())
+        output.run_async(Target(cluster).ping())
     with _in_one_line(verbose=settings.verbose):
         report = _work(name, job, master, conf, settings)
     if settings.as_json:
@@ -151,7 +151,7 @@ def _master(master: str | None) -> str:
     return master or LOCAL
 
 
-def _work(name: str, job: Job[R], master: str, conf: dict[str, str], settings: Settings) -> R:
+def _work(name: str, job: SparkJob[R], master: str, conf: dict[str, str], settings: Settings) -> R:
 
     with bar(quiet=settings.quiet) as progress:
         progress("starting Spark", 0, 0)

@@ -18,7 +18,7 @@ from varlog.cli.spark.common import (
     QuietOption,
     Settings,
     VerboseOption,
-    run,
+    run_job,
     show_lines,
 )
 
@@ -95,7 +95,7 @@ def archive(
                 dry_run=dry_run,
             )
 
-    run(
+    run_job(
         "archive",
         job,
         Settings(master, conf, as_json, quiet, verbose),
@@ -148,7 +148,7 @@ def restore(
             spark, path, cluster, topic, source_topic=source_topic, progress=progress, dry_run=dry_run
         )
 
-    run(
+    run_job(
         "restore",
         job,
         Settings(master, conf, as_json, quiet, verbose),
@@ -219,7 +219,7 @@ def mirror(
                 dry_run=dry_run,
             )
 
-    run(
+    run_job(
         "mirror",
         job,
         Settings(master, conf, as_json, quiet, verbose),
@@ -297,7 +297,7 @@ def compact(
             dry_run=dry_run,
         )
 
-    run("compact", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
+    run_job("compact", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
 
 
 def _show(report: CompactReport) -> None:

@@ -18,7 +18,7 @@ from varlog.cli.spark.common import (
     Settings,
     VerboseOption,
     pairs,
-    run,
+    run_job,
     show_lines,
 )
 
@@ -115,7 +115,7 @@ def ingest(
             dry_run=dry_run,
         )
 
-    run("ingest", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
+    run_job("ingest", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
 
 
 def _show(report: IngestReport) -> None:

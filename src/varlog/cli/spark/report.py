@@ -17,7 +17,7 @@ from varlog.cli.spark.common import (
     Settings,
     VerboseOption,
     pairs,
-    run,
+    run_job,
     show_lines,
 )
 
@@ -61,7 +61,7 @@ def report(
 
         return report(spark, cluster, topic, html=html, buckets=buckets, options=options, progress=progress)
 
-    run("report", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
+    run_job("report", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
 
 
 def _show(report: TopicReport) -> None:

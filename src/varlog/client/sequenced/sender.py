@@ -21,7 +21,7 @@ from varlog.client.sequenced.repair import Repair
 from varlog.client.sequenced.tokens import TokenClient
 from varlog.client.sequenced.units import DIAL_S, TRY_S, Units
 from varlog.model.admission import SHARE, late
-from varlog.model.batch import parse_header, place
+from varlog.model.batch import parse_header, place_batch
 from varlog.model.entry import Position
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
@@ -320,7 +320,7 @@ class SequencedBatchSender:
             if inflight.dropped:
                 raise NotAccepted("nobody waits for it any more")
             token = chain_write.token
-            place(inflight.batch, token.epoch, chain_write.place.llsn)
+            place_batch(inflight.batch, token.epoch, chain_write.place.llsn)
             inflight.attempt = Attempt(
                 chain_write.place.log_stream, token.epoch, LLSN(chain_write.place.llsn - 1)
             )

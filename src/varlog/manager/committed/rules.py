@@ -23,10 +23,10 @@ from varlog.manager.repair_steps import (
     NoStep,
     RebuildReplica,
     RepairReplica,
+    RepairStep,
     ReplaceReplica,
     SealReplicas,
     SealStream,
-    Step,
     SyncReplica,
     UnsealReplicas,
     UnsealStream,
@@ -39,7 +39,7 @@ from varlog.model.status import ReplicaState, ReplicaStatus, SyncState, slow_amo
 __all__ = ["ALONE", "RepairInputs", "Statuses", "next_step"]
 
 
-def next_step(stream: LogStream, statuses: Statuses, inputs: RepairInputs = ALONE) -> Step:
+def next_step(stream: LogStream, statuses: Statuses, inputs: RepairInputs = ALONE) -> RepairStep:
     """The next step for `stream`, given the statuses of its replicas."""
     case = StreamCondition.of(stream, statuses, inputs)
     # A replica that contradicts the repository may be the only correct one: nothing is touched before an operator has decided,
@@ -53,7 +53,7 @@ def next_step(stream: LogStream, statuses: Statuses, inputs: RepairInputs = ALON
     return _while_running(case) if stream.state is StreamState.RUNNING else _while_sealed(case)
 
 
-def _while_running(case: StreamCondition) -> Step:
+def _while_running(case: StreamCondition) -> RepairStep:
     stream = case.stream
     if stream.sealed_by_admin:
         return SealStream("an operator sealed it")
@@ -81,7 +81,7 @@ def _condition(case: StreamCondition, node: NodeID) -> str:
     return f"{text}: {status.trouble}" if status.trouble else text
 
 
-def _while_sealed(case: StreamCondition) -> Step:
+def _while_sealed(case: StreamCondition) -> RepairStep:
     stream = case.stream
     if _must_renew(case):
         return UnsealStream(
@@ -111,7 +111,7 @@ def _change_primary(case: StreamCondition) -> ReplaceReplica | None:
     return ReplaceReplica(NodeID(0), new, stream.epoch, (new, *others), _slowness(case, new))
 
 
-def _repair_before_seal(case: StreamCondition, ready: tuple[NodeID, ...]) -> Step | None:
+def _repair_before_seal(case: StreamCondition, ready: tuple[NodeID, ...]) -> RepairStep | None:
     """All replicas left to be sealed refused it and are damaged: the damage may hide where the tail is to be cut."""
     stuck = [node for node in ready if case.known[node].damage and case.inputs.unusable_s.get(node, 0.0) > 0]
     return repair_damage(case) if ready and len(stuck) == len(ready) else None
@@ -197,7 +197,7 @@ def _prospect(case: StreamCondition, node: NodeID) -> str:
     return ", and no other node has room for its replica"
 
 
-def _unseal(case: StreamCondition) -> Step:
+def _unseal(case: StreamCondition) -> RepairStep:
     """Every replica is SEALED, or was and is RUNNING again. Backups first: the primary's first append must find them running."""
     stream = case.stream
     sealed = [node for node in stream.replicas if case.is_sealed(node)]
@@ -215,7 +215,7 @@ def _unseal(case: StreamCondition) -> Step:
 # touched.
 
 
-def refill(case: StreamCondition) -> Step | None:
+def refill(case: StreamCondition) -> RepairStep | None:
     """The next step for a replica that is missing, frozen or behind. One that refused lately comes last: it must not delay the
     others."""
     for node in sorted(case.stream.replicas, key=lambda node: case.inputs.unusable_s.get(node, 0.0) > 0):
@@ -224,7 +224,7 @@ def refill(case: StreamCondition) -> Step | None:
     return None
 
 
-def _refill(case: StreamCondition, node: NodeID) -> Step | None:
+def _refill(case: StreamCondition, node: NodeID) -> RepairStep | None:
     status = case.known.get(node)
     if status is None:
         return CreateReplica(node) if case.is_complete_without(node) else None
@@ -237,14 +237,14 @@ def _must_be_rebuilt(status: ReplicaStatus) -> bool:
     return status.sync is not None and status.sync.state is SyncState.ERROR and status.sync.rebuild
 
 
-def _rebuild(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step | None:
+def _rebuild(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> RepairStep | None:
     if not case.is_complete_without(node):
         return None
     why = status.trouble or (status.sync.why if status.sync is not None else "") or "it is frozen"
     return RebuildReplica(node, case.stream.epoch, why, case.stream.sealed_end)
 
 
-def _sync(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step | None:
+def _sync(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> RepairStep | None:
     """Its rows may also arrive from the repository: whichever comes first (R-CTX-4)."""
     sources, sync = case.sources(node), status.sync
     if not sources or (sync is not None and sync.state is SyncState.IN_PROGRESS):

@@ -13,10 +13,10 @@ from varlog.manager.repair_steps import (
     RebuildReplica,
     Reconfigure,
     RepairReplica,
+    RepairStep,
     ReplaceReplica,
     SealReplicas,
     SealStream,
-    Step,
     SyncReplica,
     UnsealReplicas,
     UnsealStream,
@@ -57,7 +57,7 @@ class StepRunner:
         """Forget all streams but these."""
         self._refused_since = {key: since for key, since in self._refused_since.items() if key[0] in streams}
 
-    async def do(self, stream: LogStream, step: Step, view: ClusterView, found: Found) -> None:
+    async def do(self, stream: LogStream, step: RepairStep, view: ClusterView, found: Found) -> None:
         """Raises VarlogError if a process refuses, or does not answer."""
         match step:
             case SealStream() | UnsealStream():

@@ -22,7 +22,7 @@ from varlog.manager.repair_steps import (
     NoStep,
     RebuildReplica,
     Reconfigure,
-    Step,
+    RepairStep,
     SyncReplica,
     step_event,
 )
@@ -46,7 +46,7 @@ SEQUENCED_STEPS_MAX: Final = 64
 REST_S: Final = 5.0
 
 # A running change of a topic's projection, or a running step of one of its streams.
-Work = TopicID | tuple[TopicID, LogStreamID]
+RepairKey = TopicID | tuple[TopicID, LogStreamID]
 
 
 class SequencedRepair:
@@ -70,8 +70,8 @@ class SequencedRepair:
         self._watch = SequencerWatch(config, peers, events, tasks)
         self._sequencers: frozenset[SequencerID] = frozenset()
         self._making: dict[TopicID, None] = {}
-        self._busy: dict[Work, None] = {}
-        self._touched: dict[Work, None] = {}
+        self._busy: dict[RepairKey, None] = {}
+        self._touched: dict[RepairKey, None] = {}
         self._activity = StreamActivity(events)
         self._thin: dict[LogStreamID, None] = {}
         self._resting: dict[tuple[LogStreamID, NodeID], float] = {}
@@ -197,7 +197,9 @@ class SequencedRepair:
         _ = self._tasks.spawn(name, self._change(snapshot.view, topic, decided.change))
         return True
 
-    def _start_step(self, snapshot: Snapshot, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+    def _start_step(
+        self, snapshot: Snapshot, topic: Topic, log_stream: LogStreamID, step: RepairStep
+    ) -> None:
         work = (topic.topic, log_stream)
         if self._is_running(work) or self._is_running(topic.topic) or len(self._busy) >= SEQUENCED_STEPS_MAX:
             return
@@ -206,7 +208,7 @@ class SequencedRepair:
             f"repair/ls={log_stream}", self._run_step(snapshot.view, topic, log_stream, step)
         )
 
-    def _is_running(self, work: Work) -> bool:
+    def _is_running(self, work: RepairKey) -> bool:
         return work in self._busy or work in self._touched
 
     async def _change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> None:
@@ -236,7 +238,9 @@ class SequencedRepair:
                 if projection is None or node not in projection.chain(log_stream).nodes:
                     self._resting[log_stream, node] = now + REST_S
 
-    async def _run_step(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+    async def _run_step(
+        self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: RepairStep
+    ) -> None:
         event = step_event(step)
         try:
             self._activity.begin_step(event, [log_stream])
@@ -252,7 +256,7 @@ class SequencedRepair:
         finally:
             self._end((topic.topic, log_stream))
 
-    def _note_refusal(self, log_stream: LogStreamID, step: Step, *, refused: bool) -> None:
+    def _note_refusal(self, log_stream: LogStreamID, step: RepairStep, *, refused: bool) -> None:
         """A unit that cannot be created is of no use; one that cannot be filled must be rebuilt."""
         if not isinstance(step, CreateReplica | RebuildReplica | SyncReplica):
             return
@@ -265,7 +269,7 @@ class SequencedRepair:
             if isinstance(step, RebuildReplica):
                 self._stuck.pop(unit, None)
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work: RepairKey) -> None:
         del self._busy[work]
         self._touched[work] = None
 

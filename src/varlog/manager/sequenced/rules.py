@@ -22,7 +22,7 @@ from varlog.manager.repair_steps import (
     NoStep,
     RebuildReplica,
     Reconfigure,
-    Step,
+    RepairStep,
     SyncReplica,
 )
 from varlog.manager.sequenced.inputs import AHEAD_S, JOIN_LAG_ENTRIES, TopicCondition
@@ -46,7 +46,7 @@ class Plan:
     members."""
 
     change: BeginTopic | Reconfigure | None
-    steps: Mapping[LogStreamID, Step]
+    steps: Mapping[LogStreamID, RepairStep]
     wanted: frozenset[tuple[LogStreamID, NodeID]] = frozenset()
 
 
@@ -65,7 +65,7 @@ def plan(case: TopicCondition) -> Plan:
     projection = case.projection
     if projection is None:
         return _beginning(case)
-    steps: dict[LogStreamID, Step] = {}
+    steps: dict[LogStreamID, RepairStep] = {}
     came = _Newcomers()
     preferred = _preferred(case)
     for chain in projection.chains:
@@ -105,7 +105,7 @@ def _remade(case: TopicCondition, stream: LogStream) -> CreateReplica | None:
     return CreateReplica(stream.replicas[0])
 
 
-def _all(case: TopicCondition, step: Step) -> dict[LogStreamID, Step]:
+def _all(case: TopicCondition, step: RepairStep) -> dict[LogStreamID, RepairStep]:
     return {stream.log_stream: step for stream in case.streams}
 
 
@@ -189,7 +189,7 @@ def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
 
 def _fill_chain(
     case: TopicCondition, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
-) -> Step:
+) -> RepairStep:
     """The next step for a member that is out of sync, or a new one; otherwise why there is none."""
     if not _answering(case, chain):
         return NoStep(
@@ -237,7 +237,7 @@ def _fill_chain(
     return NoStep(EventKind.UNUSABLE, f"{defects[0]}, and no other node can serve") if defects else RUNNING
 
 
-def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step | None:
+def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> RepairStep | None:
     """Compare a member whose node was restarted with one whose was not: its disk may have lost acknowledged entries."""
     for node in chain.nodes:
         unit = case.unit(chain.log_stream, node)
@@ -294,7 +294,7 @@ def _spare(
     return fit[0] if fit else None
 
 
-def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
+def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> RepairStep:
     """What a unit needs before it can join the chain: FILLED if nothing."""
     unit = case.unit(chain.log_stream, node)
     if unit is None:
@@ -327,7 +327,7 @@ def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: Node
     return _sync(case, projection, chain, node)
 
 
-def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
+def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> RepairStep:
     unit = case.unit(chain.log_stream, node)
     sync = unit.sync if unit is not None else None
     if sync is not None and sync.state is SyncState.IN_PROGRESS:

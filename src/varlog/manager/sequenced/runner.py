@@ -10,7 +10,7 @@ from varlog.manager.repair_steps import (
     CreateReplica,
     RebuildReplica,
     Reconfigure,
-    Step,
+    RepairStep,
     SyncReplica,
 )
 from varlog.model.cluster import ClusterView, Ordering, Topic
@@ -38,7 +38,7 @@ class ProjectionRunner:
             return await self._reconfigurer.begin(view, topic, change.streams)
         return await self._reconfigurer.run(view, topic.topic, change.wish)
 
-    async def do(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+    async def do(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: RepairStep) -> None:
         """Raises VarlogError if a process refuses, or does not answer."""
         match step:
             case CreateReplica(node):

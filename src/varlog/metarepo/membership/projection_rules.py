@@ -23,7 +23,7 @@ SEQUENCERS_MAX: Final = 64
 # The number of repository terms for which a topic remembers the first epoch created in them.
 TERMS_MAX: Final = 64
 
-Sealed = Mapping[LogStreamID, tuple[NodeID, ...]]
+SealedUnits = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Handover:
     sequencer: SequencerID | None = None
 
 
-def accept(members: Members, proposed: Projection, sealed: Sealed, term: int = 0) -> Members:
+def accept(members: Members, proposed: Projection, sealed: SealedUnits, term: int = 0) -> Members:
     """The members with this projection, created in `term`; unchanged if it is in effect already."""
     view = members.view
     topic = topic_of(members, proposed.topic)
@@ -102,7 +102,7 @@ def _without(
         yield begin, end
 
 
-def handover(now: Projection | None, proposed: Projection, sealed: Sealed) -> Handover:
+def handover(now: Projection | None, proposed: Projection, sealed: SealedUnits) -> Handover:
     """The holders from which `proposed` takes something without their knowledge."""
     if now is None:
         return Handover(proposed.epoch)
@@ -161,7 +161,7 @@ def _check_first(proposed: Projection, first: int) -> None:
         )
 
 
-def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: GLSN) -> None:
+def _check_next(now: Projection, proposed: Projection, sealed: SealedUnits, trimmed: GLSN) -> None:
     if proposed.begin < now.begin:
         raise PreconditionFailed(
             f"positions up to {now.begin - 1} may be written: epoch {proposed.epoch} cannot begin at {proposed.begin}"

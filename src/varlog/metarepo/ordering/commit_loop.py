@@ -19,7 +19,7 @@ from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Cut
 from varlog.metarepo.ordering.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
-from varlog.metarepo.store.base import Change, MetadataStore
+from varlog.metarepo.store.base import MetadataStore, StoreChange
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, TopicID
@@ -47,7 +47,7 @@ class Facts:
 
 
 Decide = Callable[[Members, Facts], tuple[Members, Message]]
-Done = Callable[[Message | BaseException], None]
+OnCommitted = Callable[[Message | BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MembershipOperation:
     """One change of the members. `decide` raises a refusal; `done` gets the answer once the change is durable, or the error."""
 
     decide: Decide
-    done: Done
+    done: OnCommitted
     seals: LogStreamID | None = None
     # The order that nodes reported, to be stored in place of ours: it needs a commit of its own.
     learns: Callable[[], records.BaseRecord] | None = None
@@ -63,12 +63,12 @@ class MembershipOperation:
     client: object = None
 
 
-_Answer = tuple[Done, Message | BaseException]
+_Answer = tuple[OnCommitted, Message | BaseException]
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    changes: list[Change]
+    changes: list[StoreChange]
     base: records.BaseRecord | None
     cut: Cut | None
     members: Members

@@ -70,9 +70,9 @@ class _TrimWait:
 class NodeSession:
     """The repository's side of the session with one node."""
 
-    def __init__(self, node: StorageNode, parts: SessionParts) -> None:
+    def __init__(self, node: StorageNode, context: SessionContext) -> None:
         self.node = node
-        self._parts = parts
+        self._context = context
         self._link: _Link | None = None
         self._wake = asyncio.Event()
         self._trim_waits: list[_TrimWait] = []
@@ -88,7 +88,7 @@ class NodeSession:
 
     async def run(self) -> None:
         """Keep a session with the node, forever."""
-        parts = self._parts
+        context = self._context
         while True:
             try:
                 await self._one_session()
@@ -96,15 +96,15 @@ class NodeSession:
                 self._log_trouble(error)
             finally:
                 self._end()
-            await asyncio.sleep(parts.retry_s * parts.environment.entropy.uniform(0.5, 1.5))
+            await asyncio.sleep(context.retry_s * context.environment.entropy.uniform(0.5, 1.5))
 
     async def _one_session(self) -> None:
-        link = _Link(Outbox(self._parts.state, str(self.node.node)), [])
+        link = _Link(Outbox(self._context.state, str(self.node.node)), [])
 
         def handle(call: Call | None, message: Message, payload: bytearray) -> None:
             self._receive(link, call, message)
 
-        connection = await self._parts.transport.connect(
+        connection = await self._context.transport.connect(
             self.node.address, handler=handle, timeout_s=CONNECT_TIMEOUT_S
         )
         try:
@@ -124,16 +124,16 @@ class NodeSession:
             connection.close()
 
     def _opening(self) -> OpenSession:
-        state, node = self._parts.state, self.node.node
+        state, node = self._context.state, self.node.node
         units = [stream.log_stream for stream in state.units_on.get(node, ())]
         registered = (*state.streams_on.get(node, {}), *units)
-        return OpenSession(self._parts.owner.term, state.view.uuid, registered, self._parts.nonce)
+        return OpenSession(self._context.owner.term, state.view.uuid, registered, self._context.nonce)
 
     async def _open(self, connection: Connection) -> OpenSessionReply:
         try:
             answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
         except StaleTerm as stale:
-            self._parts.owner.term_over(self.node.node, stale)
+            self._context.owner.term_over(self.node.node, stale)
             raise
         return self._checked(answer)
 
@@ -152,9 +152,9 @@ class NodeSession:
     def _begin(self, link: _Link, opened: OpenSessionReply) -> None:
         """Start sending, from what the node has. The first message is sent even if the node lacks nothing: the node waits for
         it."""
-        state, reports = self._parts.state, self._parts.reports
+        state, reports = self._context.state, self._context.reports
         # This comes first: what the node knows of the order may stop a topic, before any of its reports count.
-        self._parts.owner.session_opened(self.node.node, opened)
+        self._context.owner.session_opened(self.node.node, opened)
         registered = state.streams_on.get(self.node.node, {})
         held = Counter(point.topic for point in opened.replicas)
         for point in opened.replicas:
@@ -173,20 +173,20 @@ class NodeSession:
         for stream in registered.values():
             link.outbox.add_topic(stream.topic)
         link.begun = True
-        self._parts.leases.session_began(self.node.node)
+        self._context.leases.session_began(self.node.node)
         for message in link.early:
             self._handle_message(link, message)
         link.early.clear()
         self.view_revision = opened.view_revision
-        self._parts.view_due.set()
+        self._context.view_due.set()
         members = state.members
         if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
-            self._parts.owner.raise_ids(opened.largest_topic, opened.largest_log_stream)
+            self._context.owner.raise_ids(opened.largest_topic, opened.largest_log_stream)
         self._logged_trouble = ""
         _log.info(logfmt("session opened", node=self.node.node, address=self.node.address))
         self.flush()
         if reports.changed:
-            self._parts.commits.wake()
+            self._context.commits.wake()
 
     async def ask(self, request: Message) -> tuple[Message, bytearray]:
         """Send a request to the node in session."""
@@ -202,7 +202,7 @@ class NodeSession:
 
     def _end(self) -> None:
         link, self._link = self._link, None
-        self._parts.owner.session_ended(self.node.node)
+        self._context.owner.session_ended(self.node.node)
         if link is not None and link.begun:
             _log.info(logfmt("session ended", node=self.node.node, address=self.node.address))
         self._trims_sent.clear()
@@ -234,7 +234,7 @@ class NodeSession:
         if isinstance(message, Reports):
             self._record_reports(link, message)
         else:
-            self._parts.leases.asked(self.node.node, message)
+            self._context.leases.asked(self.node.node, message)
 
     def send_lease(self, lease: LeaseReply) -> None:
         """R-SEQ-13: leases are few and small, so they do not wait for other messages."""
@@ -245,9 +245,9 @@ class NodeSession:
 
     def _record_reports(self, link: _Link, message: Reports) -> None:
         """[A7] Record reports in the table. A stream that is not registered on this node is ignored (law 2)."""
-        registered = self._parts.state.streams_on.get(self.node.node, {})
+        registered = self._context.state.streams_on.get(self.node.node, {})
         taken = [report for report in message.reports if report.log_stream in registered]
-        self._parts.reports.record(self.node.node, taken)
+        self._context.reports.record(self.node.node, taken)
         if link.outbox.needs_sync:
             for report in taken:
                 link.outbox.resume(report.log_stream, report.rows_synced_end)
@@ -256,8 +256,8 @@ class NodeSession:
         if message.marks_applied and (self._trims_sent or self._trim_waits):
             self._trims_confirmed(message.marks_applied)
         # While a commit is in progress, the next one considers new reports by itself.
-        if self._parts.commits.asleep() and self._parts.state.may_order(self._parts.reports, taken):
-            self._parts.commits.wake()
+        if self._context.commits.asleep() and self._context.state.may_order(self._context.reports, taken):
+            self._context.commits.wake()
 
     # --- commits out -----------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class NodeSession:
         """Update the node's streams after a view change."""
         link = self._link
         if link is not None and link.begun:
-            link.outbox.follow(self._parts.state.streams_on.get(self.node.node, {}).values())
+            link.outbox.follow(self._context.state.streams_on.get(self.node.node, {}).values())
             self.flush()
 
     def flush(self) -> None:
@@ -356,7 +356,7 @@ class SessionOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionParts:
+class SessionContext:
     """What all sessions share. `view_due` is set when nodes may lack the newest view."""
 
     owner: SessionOwner
@@ -374,8 +374,8 @@ class SessionParts:
 class NodeSessions:
     """The sessions with all registered nodes."""
 
-    def __init__(self, parts: SessionParts, tasks: Tasks) -> None:
-        self._parts = parts
+    def __init__(self, context: SessionContext, tasks: Tasks) -> None:
+        self._context = context
         self._tasks = tasks
         self._sessions: dict[NodeID, NodeSession] = {}
         self._running: dict[NodeID, asyncio.Task[None]] = {}
@@ -386,7 +386,7 @@ class NodeSessions:
 
     def applied(self, cut: Cut | None, before: ClusterView) -> None:
         """Send the nodes what the last commit changed, to each only its own streams and topics."""
-        state = self._parts.state
+        state = self._context.state
         if state.view is not before:
             self.follow_view()
         touched: dict[NodeID, list[StreamRows]] = {}
@@ -410,8 +410,8 @@ class NodeSessions:
 
     def follow_view(self) -> None:
         """Keep a session for every registered node at its address, and for no other."""
-        self._parts.view_due.set()
-        nodes = {found.node: found for found in self._parts.state.view.nodes}
+        self._context.view_due.set()
+        nodes = {found.node: found for found in self._context.state.view.nodes}
         for node, session in list(self._sessions.items()):
             if node not in nodes or nodes[node].address != session.node.address:
                 del self._sessions[node]
@@ -421,7 +421,7 @@ class NodeSessions:
                 self._sessions[node].node = found
                 self._sessions[node].adopt_view()
             else:
-                self._sessions[node] = session = NodeSession(found, self._parts)
+                self._sessions[node] = session = NodeSession(found, self._context)
                 self._running[node] = self._tasks.spawn(f"session/{node}", session.run())
 
     def without_view(self, revision: int) -> list[NodeSession]:
@@ -463,7 +463,7 @@ class NodeSessions:
             if waiting == 0:
                 done()
 
-        for node in self._parts.state.holders.get(topic, ()):
+        for node in self._context.state.holders.get(topic, ()):
             session = self._sessions.get(node)
             if session is not None and session.await_trim(topic, glsn, left):
                 waiting += 1

@@ -40,7 +40,7 @@ class DeleteItems:
     end: str
 
 
-Change = PutItem | DeleteItem | DeleteItems
+StoreChange = PutItem | DeleteItem | DeleteItems
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class MetadataStore(Protocol):
         the store is not shared."""
         ...
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[StoreChange]) -> None:
         """Apply all changes, in order, or none; return once they survive a power loss.
 
         Raises Fenced if a later opening took over. After any error the outcome is unknown: the caller must not continue with this

@@ -48,7 +48,7 @@ from typing import Any, Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem, StoreChange
 from varlog.model.batch import crc32c
 from varlog.model.limits import KIB, MIB
 from varlog.runtime.disk import Disk, File
@@ -167,7 +167,7 @@ def encode_record(salt: bytes, number: int, durable: int, start: int, lap: int, 
     return record
 
 
-def encode_body(changes: Iterable[Change]) -> bytes:
+def encode_body(changes: Iterable[StoreChange]) -> bytes:
     body: Body = []
     for change in changes:
         if isinstance(change, PutItem):
@@ -179,8 +179,8 @@ def encode_body(changes: Iterable[Change]) -> bytes:
     return _encode(body)
 
 
-def decode_body(body: bytes) -> list[Change]:
-    changes: list[Change] = []
+def decode_commit(body: bytes) -> list[StoreChange]:
+    changes: list[StoreChange] = []
     for key, value in _decode(body):
         if value is None:
             changes.append(DeleteItem(key))
@@ -210,7 +210,7 @@ def empty_journal(header: Header) -> bytes:
 class Recovered:
     """The commits of a journal that the database lacks, oldest first, and complaints about the file for an operator."""
 
-    commits: list[list[Change]]
+    commits: list[list[StoreChange]]
     complaints: list[str]
 
 
@@ -304,7 +304,7 @@ def recover_journal(content: bytes, applied: int, recorded: int = 0) -> Recovere
     records, lost = _scan(content, header)
     commits, newest = [], applied
     while (found := records.get(newest + 1)) is not None and found.whole:
-        commits.append(decode_body(found.body()))
+        commits.append(decode_commit(found.body()))
         newest += 1
     _check_complete(header, records, applied, newest, recorded)
     _check_next_place(header, records, lost, newest)
@@ -425,7 +425,7 @@ def _sectors_of(size: int) -> int:
     return -(-size // _PAYLOAD_BYTES)
 
 
-def apply_changes(items: dict[str, bytes], changes: Iterable[Change]) -> None:
+def apply_changes(items: dict[str, bytes], changes: Iterable[StoreChange]) -> None:
     """Apply the changes to a map."""
     for change in changes:
         if isinstance(change, PutItem):
@@ -496,7 +496,7 @@ class Journal:
         except OSError as error:
             self.mirror_failure = f"{path} cannot be written: {error}"
 
-    def append(self, changes: Sequence[Change]) -> bool:
+    def append(self, changes: Sequence[StoreChange]) -> bool:
         """Make one commit durable. Returns False, and writes nothing, if there is no space for it."""
         body = encode_body(changes)
         if len(body) > RECORD_BYTES_MAX:
@@ -574,7 +574,7 @@ def _recover_v1(content: bytes, applied: int) -> Recovered:
             raise JournalDamaged(f"it begins with commit {number}, and the store ends with {applied}")
         at, newest = end, number
         if number > applied:
-            commits.append(decode_body(body))
+            commits.append(decode_commit(body))
     newest = max(newest, applied)
     _check_nothing_newer_v1(content, at, newest)
     return Recovered(commits, _torn_v1(content, at, newest))

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, DeleteItem, PutItem
+from varlog.metarepo.store.base import DeleteItem, PutItem, StoreChange
 from varlog.metarepo.store.keyspace import (
     BYTES_MAX,
     OPERATIONS_MAX,
@@ -50,7 +50,7 @@ class Layout:
                 items[key] = one.value
         return items
 
-    def operations(self, changes: Sequence[Change]) -> list[KeyOperation]:
+    def operations(self, changes: Sequence[StoreChange]) -> list[KeyOperation]:
         """The operations for `changes`. They may be executed in any order: no two of them touch the same key."""
         puts: dict[str, bytes] = {}
         ranges: list[tuple[str, str]] = []

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from varlog.metarepo.store.base import Change, DeleteItem, Fenced, OpenedStore, PutItem, SoleStore
+from varlog.metarepo.store.base import DeleteItem, Fenced, OpenedStore, PutItem, SoleStore, StoreChange
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
@@ -74,7 +74,7 @@ class MemoryStore(SoleStore):
         await self._metadata.after_commit()
         return opened
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[StoreChange]) -> None:
         if not self._term:
             raise Unavailable(f"{self._place} is not open")
         await self._metadata.before_commit()
@@ -89,7 +89,7 @@ class MemoryStore(SoleStore):
         self._term = 0
 
 
-def _changed(items: dict[str, bytes], changes: Sequence[Change]) -> dict[str, bytes]:
+def _changed(items: dict[str, bytes], changes: Sequence[StoreChange]) -> dict[str, bytes]:
     items = dict(items)
     for change in changes:
         if isinstance(change, PutItem):

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, Fenced, OpenedStore
+from varlog.metarepo.store.base import Fenced, OpenedStore, StoreChange
 from varlog.metarepo.store.election import AFTER_SLASH, LeaderElection
 from varlog.metarepo.store.keyspace import (
     Condition,
@@ -156,7 +156,7 @@ class ReplicatedStore:
 
     # --- commit ------------------------------------------------------------------------------------------------------------
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[StoreChange]) -> None:
         if not self._term:
             raise Unavailable(f"{self.place} is not open")
         operations = self._layout.operations(changes)

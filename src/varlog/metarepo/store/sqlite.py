@@ -30,13 +30,13 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo.store.base import (
-    Change,
     DeleteItem,
     DeleteItems,
     Fenced,
     OpenedStore,
     PutItem,
     SoleStore,
+    StoreChange,
 )
 from varlog.metarepo.store.database import Database, Superseded, open_database, transaction
 from varlog.metarepo.store.journal import (
@@ -141,7 +141,7 @@ class _Pending:
     deletes: set[str] = field(default_factory=set)
     ranges: dict[str, str] = field(default_factory=dict)  # end by begin
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, changes: Iterable[StoreChange]) -> None:
         for change in changes:
             if isinstance(change, PutItem):
                 self.puts[change.key] = change.value
@@ -196,7 +196,7 @@ class SqliteStore(SoleStore):
         self._look_later()
         return opened
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[StoreChange]) -> None:
         if self._worker is None:
             raise Unavailable(f"{self._path} is not open")
         if self._failure is not None:
@@ -402,10 +402,10 @@ class SqliteStore(SoleStore):
 
     def _recover(
         self, left: dict[Path, bytes], harmed: list[tuple[Path, JournalDamaged]]
-    ) -> list[list[Change]]:
+    ) -> list[list[StoreChange]]:
         """The commits of the journal that has most. A commit that one of them knows and none has is a loss."""
         disk, link = self._environment.disk, self._link
-        found: list[list[list[Change]]] = []
+        found: list[list[list[StoreChange]]] = []
         for path in left:
             try:
                 claim(disk, path, self._term)
@@ -416,7 +416,7 @@ class SqliteStore(SoleStore):
             found.append(recovered.commits)
             for complaint in recovered.complaints:
                 self._complain(f"{path}: {complaint}")
-        best: list[list[Change]] = max(found, key=len, default=[])
+        best: list[list[StoreChange]] = max(found, key=len, default=[])
         if found and len(best) > len(min(found, key=len)) + 1:  # a crash during a commit explains one
             self._complain("one of the journals lacks commits that the other one has")
         for path, damage in harmed:
@@ -488,7 +488,7 @@ class SqliteStore(SoleStore):
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
-    def _commit(self, changes: Sequence[Change], inline: bool) -> None:
+    def _commit(self, changes: Sequence[StoreChange], inline: bool) -> None:
         database, journal = self._database, self._journal
         if database is None or journal is None:
             raise Unavailable(f"{self._path} is closed")
@@ -503,7 +503,7 @@ class SqliteStore(SoleStore):
             # So the journal records that a commit exists in the database alone: an older copy of the database is then noticed.
             self._write_mark()
 
-    def _record(self, journal: Journal, changes: Sequence[Change]) -> bool:
+    def _record(self, journal: Journal, changes: Sequence[StoreChange]) -> bool:
         if not journal.append(changes):
             return False
         if journal.mirror_failure:
@@ -653,7 +653,7 @@ def _term(sql: sqlite3.Connection) -> int:
     return int(sql.execute("SELECT term FROM terms").fetchone()[0])
 
 
-def _may_run_inline(changes: Sequence[Change]) -> bool:
+def _may_run_inline(changes: Sequence[StoreChange]) -> bool:
     """Whether the changes stay in the journal. After the deletion of a range, little is left to be written to the database."""
     return DeleteItems not in map(type, changes)
 

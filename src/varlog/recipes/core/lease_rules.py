@@ -75,7 +75,7 @@ class SentHeartbeats:
         return self._sent_us[beat] + validity_us(self.ttl_us)
 
 
-class Heartbeat(NamedTuple):
+class HeartbeatSeen(NamedTuple):
     """The last heartbeat of a claim, as a replica has applied it."""
 
     at: GLSN
@@ -89,9 +89,9 @@ class Watch(Generic[K]):
     early."""
 
     def __init__(self) -> None:
-        self._seen: dict[K, tuple[Heartbeat, int]] = {}
+        self._seen: dict[K, tuple[HeartbeatSeen, int]] = {}
 
-    def observe(self, heartbeats: Iterable[tuple[K, Heartbeat]], now_us: int) -> None:
+    def observe(self, heartbeats: Iterable[tuple[K, HeartbeatSeen]], now_us: int) -> None:
         seen = self._seen
         self._seen = {}
         for who, heartbeat in heartbeats:

@@ -14,7 +14,7 @@ from typing import Final
 from varlog.model.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.core.lease_rules import (
-    Heartbeat,
+    HeartbeatSeen,
     SentHeartbeats,
     Watch,
     dead_before,
@@ -126,9 +126,9 @@ class LockGuard:
 PASSING = (Rejected, OutcomeUnknown, Unavailable)
 
 
-def heartbeats_of(machine: Iterable[LockClaim]) -> list[tuple[str, Heartbeat]]:
+def heartbeats_of(machine: Iterable[LockClaim]) -> list[tuple[str, HeartbeatSeen]]:
     """The last heartbeats of all claims in the line."""
-    return [(one.claim, Heartbeat(one.heartbeat, one.ttl_us)) for one in machine]
+    return [(one.claim, HeartbeatSeen(one.heartbeat, one.ttl_us)) for one in machine]
 
 
 class LockRequest:

@@ -13,7 +13,7 @@ from varlog.client.log import Log
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.model.lsn import GLSN
-from varlog.recipes.core.lease_rules import TTL_S, Heartbeat, SentHeartbeats, Watch, renew_us, ttl_us
+from varlog.recipes.core.lease_rules import TTL_S, HeartbeatSeen, SentHeartbeats, Watch, renew_us, ttl_us
 from varlog.recipes.core.recipe import Recipe
 from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.core.snapshots import Snapshots
@@ -165,7 +165,7 @@ class Queue(Recipe[CodedQueueMachine]):
             claims = self.replica.machine.claims()
             now_us = self._clock.steady_us()
             watch.observe(
-                ((claim.token, Heartbeat(claim.heartbeat, claim.ttl_us)) for claim in claims), now_us
+                ((claim.token, HeartbeatSeen(claim.heartbeat, claim.ttl_us)) for claim in claims), now_us
             )
             over = [claim for claim in claims if now_us >= watch.due_us(claim.token) + spread * claim.ttl_us]
             if over:

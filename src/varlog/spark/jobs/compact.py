@@ -31,8 +31,8 @@ from varlog.spark.snapshot import (
     SnapshotTopic,
     TopicSnapshot,
     check_files,
-    decode_snapshot,
-    encode_snapshot,
+    decode_topic_snapshot,
+    encode_topic_snapshot,
 )
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class SnapshotPlace:
                 f"{self.path} is no snapshot: there is no {DESCRIPTION}, which is written last"
             )
         place = f"{self._name}/{DESCRIPTION}"
-        about = decode_snapshot(self._files.read(place), self._files.uri(place))
+        about = decode_topic_snapshot(self._files.read(place), self._files.uri(place))
         check_files(about, self._files.sizes(self._name), self.path)
         return about
 
@@ -287,5 +287,5 @@ class SnapshotPlace:
         # Counted in the files: Spark's own counters include tasks that ran twice.
         count = self._spark.read.parquet(self._files.uri(aside)).count() if files else 0
         about = describe(files, count)
-        self._files.write_new(f"{aside}/{DESCRIPTION}", encode_snapshot(about))
+        self._files.write_new(f"{aside}/{DESCRIPTION}", encode_topic_snapshot(about))
         return about

@@ -55,7 +55,7 @@ class WriteTask:
         prepare_worker()
         connection = connection_to(self.options.where)
         log = connection.fresh_log(self.options.topic)
-        record = connection.run(begin_write(log, self.options, write))
+        record = connection.run(register_write(log, self.options, write))
         if record.finished:
             return Written(write)
         producer = producer_of(log.topic.topic, write, partition)
@@ -72,7 +72,7 @@ class WriteTask:
                 writers.append(chosen, part)
 
 
-async def begin_write(log: Log, options: WriteOptions, write: Write) -> NamedWriter:
+async def register_write(log: Log, options: WriteOptions, write: Write) -> NamedWriter:
     """The log streams of the write: as it was begun, or, for the first caller, the one that the options name, or all that run."""
     chosen = options.log_stream
     streams = (LogStreamID(int(chosen)),) if chosen.isdecimal() else None

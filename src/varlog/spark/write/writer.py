@@ -26,7 +26,7 @@ from varlog.spark.connection import connection_to
 from varlog.spark.options import OptionError, WriteOptions, write_options
 from varlog.spark.write.exactly_once_rules import Write, committed_write, left_behind
 from varlog.spark.write.input_rules import InputColumns, input_columns
-from varlog.spark.write.task import PositionedWriteTask, WriteTask, Written, begin_write
+from varlog.spark.write.task import PositionedWriteTask, WriteTask, Written, register_write
 
 Messages = list[WriterCommitMessage | None]
 
@@ -158,7 +158,7 @@ def _begin(options: WriteOptions, write: Write) -> None:
     """Also on the driver, not only in the tasks: a finished batch is refused before any of them runs."""
     connection = connection_to(options.where)
     try:
-        connection.run(begin_write(connection.log(options.topic), options, write))
+        connection.run(register_write(connection.log(options.topic), options, write))
     except PreconditionFailed as refused:
         raise OptionError(f"option 'batch' is {write.batch}: {refused}") from None
 

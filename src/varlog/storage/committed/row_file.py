@@ -42,7 +42,7 @@ from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import File
-from varlog.storage.segment_file import ReadAt
+from varlog.storage.segment_file import ReadFileAt
 
 ROWS_NAME: Final = "commits.log"
 ROW_BYTES: Final = 64
@@ -151,7 +151,7 @@ class FoundRows:
         return int(np.searchsorted(self.llsns + self.counts, written_end, side="right"))
 
 
-def read_rows(read: ReadAt, file_bytes: int, path: Path, begin: LLSN = FIRST_LLSN) -> FoundRows:
+def read_rows(read: ReadFileAt, file_bytes: int, path: Path, begin: LLSN = FIRST_LLSN) -> FoundRows:
     """All rows, checked without a loop over them; CorruptReplica if one that was durable is bad."""
     llsns, glsns, counts = [], [], []
     good, claimed, marked, at_end = 0, 0, False, False
@@ -179,7 +179,7 @@ def read_rows(read: ReadAt, file_bytes: int, path: Path, begin: LLSN = FIRST_LLS
     return found
 
 
-def read_row(read: ReadAt, number: int) -> CommitRow:
+def read_row(read: ReadFileAt, number: int) -> CommitRow:
     """One row by its place in the file; it was checked before."""
     rows = np.frombuffer(read(ROW_BYTES, ROW_BYTES * (number + 1)), ROW_TYPE)
     return row_at(rows, 0)
@@ -235,7 +235,7 @@ def merge_adjacent(rows: Sequence[CommitRow]) -> list[CommitRow]:
     return merged
 
 
-def _windows(read: ReadAt, file_bytes: int) -> Iterator[RowArray]:
+def _windows(read: ReadFileAt, file_bytes: int) -> Iterator[RowArray]:
     total = file_bytes // ROW_BYTES - 1
     for begin in range(0, total, _WINDOW_ROWS):
         count = min(_WINDOW_ROWS, total - begin)

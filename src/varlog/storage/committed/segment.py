@@ -20,7 +20,7 @@ from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
-    ReadAt,
+    ReadFileAt,
     SegmentFile,
     all_batches,
     index_path,
@@ -148,7 +148,7 @@ class Scan:
 
 
 def scan(
-    read: ReadAt,
+    read: ReadFileAt,
     file_bytes: int,
     first_llsn: LLSN,
     fence: Fence | None = None,

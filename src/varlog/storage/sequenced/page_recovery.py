@@ -21,7 +21,7 @@ from varlog.runtime.disk import Disk
 from varlog.storage.segment_file import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
-    ReadAt,
+    ReadFileAt,
     all_batches,
     index_path,
     only_zeros,
@@ -217,7 +217,7 @@ class PageScan:
     corrupt_ranges: list[tuple[LLSN, LLSN]] = field(default_factory=list)  # synced pages with damaged bytes
 
 
-def scan_pages(read: ReadAt, file_bytes: int, synced: int, number: int = 0) -> PageScan:
+def scan_pages(read: ReadFileAt, file_bytes: int, synced: int, number: int = 0) -> PageScan:
     """Check the segment from its first byte on; stop at the first page that is damaged.
 
     A damaged body before `synced` is skipped: no crash damages what was synced, and its header still shows where the next page

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from varlog.model.admission import late
-from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
+from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place_batch, walk
 from varlog.model.commit import CommitRow, Report
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
@@ -211,7 +211,7 @@ class Replica:
             attempt = request.writer_attempt if isinstance(request, AppendIdempotent) else 0
         machine = self._machine
         first = machine.accept(header.count)
-        place(batch, machine.epoch, first)
+        place_batch(batch, machine.epoch, first)
         self._producers.note(header, first, attempt)
         self._acks.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their path to the disk is longer.

@@ -29,7 +29,7 @@ from varlog.testing.harms.harmed_cluster import HarmOutcome, HarmResult
 
 SECTOR_BYTES = 512
 # Harms one file in place; the bytes are those of an older copy.
-Harm = Callable[[Path, bytes], None]
+FileHarm = Callable[[Path, bytes], None]
 
 
 def newest(path: Path, older: bytes) -> range:
@@ -126,7 +126,7 @@ def _overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 RUNNING, STOPPED = "running", "stopped"
-HARMS: dict[str, Harm] = {
+HARMS: dict[str, FileHarm] = {
     "bit in the newest bytes": flip_newest_bit,
     "bit in the middle": flip_middle_bit,
     "sector zeroed": zero_newest_sector,

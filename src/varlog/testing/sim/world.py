@@ -46,7 +46,7 @@ from varlog.testing.sim.sequenced.rogue_reconfigurer import RogueReconfigurer
 from varlog.testing.sim.sequenced.unit_inspector import UnitInspector
 from varlog.testing.sim.users.operator import Operator
 from varlog.testing.sim.users.registry_client import RegistryClient
-from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, Work
+from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, UserWork
 from varlog.testing.workload import Client, Mix
 from varlog.verify.checkers import check_history
 from varlog.verify.history import CallOutcome, Checker, ClientCall, History, TrimCall
@@ -228,9 +228,9 @@ class World:
 
     def _besides(
         self, topic: str, name: str, environment: Environment, transport: Transport, log: Log
-    ) -> list[Work]:
+    ) -> list[UserWork]:
         """What users do besides: attempts at tasks, and the copy of the first topic."""
-        work: list[Work] = []
+        work: list[UserWork] = []
         if self.plan.gray_watch:
             for number in range(APPENDERS):
                 rng = random.Random(environment.entropy.getrandbits(64))

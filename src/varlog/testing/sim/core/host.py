@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
-from varlog.metarepo.store.base import Change, OpenedStore
+from varlog.metarepo.store.base import OpenedStore, StoreChange
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import VarlogError
@@ -339,7 +339,7 @@ class DriveStore(SqliteStore):
         await self._moments.after_commit()
         return opened
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[StoreChange]) -> None:
         await self._moments.before_commit()
         await super().commit(changes)
         await self._moments.after_commit()

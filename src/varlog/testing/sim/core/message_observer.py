@@ -10,7 +10,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.messages import Commits, GetViewReply, Message, StreamReply
 from varlog.testing.sim.core.loop import Process
 from varlog.testing.sim.core.network import SimConnection
-from varlog.verify.history import GrantedTokens, History
+from varlog.verify.history import History, ObservedGrant
 
 
 class MessageObserver:
@@ -110,7 +110,7 @@ class SequencedObserver:
             ):
                 begin, end = message.first - message.skipped, message.first + request.count
                 who = connection.process.name
-                self._told.tokens.append(GrantedTokens(request.topic, request.epoch, begin, end, who))
+                self._told.tokens.append(ObservedGrant(request.topic, request.epoch, begin, end, who))
 
     def _hear_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
         view = message.view

@@ -21,9 +21,9 @@ from varlog.testing.workload import Client, Mix
 from varlog.verify.history import ClientCall, History, IdempotentWrite
 
 # Called by the task that runs it: a process that dies before that task's first step leaves no coroutine that nobody awaited.
-Work = Callable[[], Coroutine[Any, Any, None]]
+UserWork = Callable[[], Coroutine[Any, Any, None]]
 # What a user does besides its loops of operations: given its name, its environment and transport, and its log.
-Besides = Callable[[str, Environment, Transport, Log], Sequence[Work]]
+Besides = Callable[[str, Environment, Transport, Log], Sequence[UserWork]]
 
 
 class User:
@@ -86,7 +86,7 @@ class User:
             await log.close()
         self._finished()
 
-    async def _watched(self, work: Work) -> None:
+    async def _watched(self, work: UserWork) -> None:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - reported to the checkers
