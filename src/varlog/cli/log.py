@@ -38,7 +38,9 @@ def append(
             help="Entries to append, as one atomic batch. Omit or pass - to read lines from stdin."
         ),
     ] = None,
-    stream: Annotated[int | None, typer.Option(help="Log stream to append to [any that runs].")] = None,
+    stream: Annotated[
+        int | None, typer.Option(help="Log stream to append to (default: any that runs).")
+    ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,

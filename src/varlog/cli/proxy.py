@@ -54,7 +54,7 @@ def proxy(
         typer.Option(
             metavar="MIB",
             min=0.001,
-            help="Maximum size of a request body, MiB [a full batch].",
+            help="Maximum size of a request body, MiB (default: a full batch).",
             rich_help_panel=_LIMITS,
         ),
     ] = None,

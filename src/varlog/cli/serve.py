@@ -87,7 +87,7 @@ def start_vsn(
     storage_node_id: Annotated[
         int | None,
         typer.Option(
-            help="Number of the node [the one stored on the volumes, or a random one that is then kept]."
+            help="Number of the node (default: the one stored on the volumes, or a random one that is then kept)."
         ),
     ] = None,
     listen: _Listen = "127.0.0.1:7110",

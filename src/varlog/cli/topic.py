@@ -68,7 +68,7 @@ def create(
         Grouping | None,
         typer.Option(
             help="Sequenced topics: choose nodes for each log stream (stream), or the same nodes for all, with rotated "
-            "chains (node) [stream]."
+            "chains (node). Default: stream."
         ),
     ] = None,
     if_not_exists: Annotated[

@@ -51,7 +51,9 @@ def up(
     proxy_port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65_535, help="Port of the HTTP proxy and its dashboard [PORT+80, or a free port]."
+            min=1,
+            max=65_535,
+            help="Port of the HTTP proxy and its dashboard (default: PORT+80, or a free port).",
         ),
     ] = None,
     proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Also run the HTTP proxy.")] = True,

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 def audit(
     topic: Annotated[
-        str | None, typer.Argument(help="Topic to audit [all topics].", show_default=False)
+        str | None, typer.Argument(help="Topic to audit (default: all topics).", show_default=False)
     ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     begin: Annotated[
-        int | None, typer.Option(min=1, help="First position [the oldest].", show_default=False)
+        int | None, typer.Option(min=1, help="First position (default: the oldest).", show_default=False)
     ] = None,
     end: Annotated[
-        int | None, typer.Option(min=1, help="Position to stop before [the tail].", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Position to stop before (default: the tail).", show_default=False),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,

@@ -174,7 +174,8 @@ def mirror(
     topic: Annotated[str, typer.Argument(help="Topic to mirror.")],
     to: Annotated[str, typer.Argument(help="Address of the target cluster: host:port.")],
     to_topic: Annotated[
-        str | None, typer.Option(help="Topic on the target cluster, created if missing [the same name].")
+        str | None,
+        typer.Option(help="Topic on the target cluster, created if missing (default: the same name)."),
     ] = None,
     once: Annotated[
         bool,
@@ -186,7 +187,7 @@ def mirror(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Spark's checkpoint directory [none: continue at the end of the target topic].",
+            help="Spark's checkpoint directory (default: none, continue at the end of the target topic).",
         ),
     ] = None,
     batch_records: Annotated[int, typer.Option(help="Entries per batch.", min=1)] = 500_000,

@@ -61,14 +61,14 @@ def ingest(
         str | None,
         typer.Option(
             metavar="SQL",
-            help="SQL over the columns [the only column, or all columns as JSON].",
+            help="SQL over the columns (default: the only column, or all columns as JSON).",
             rich_help_panel=_ROW,
         ),
     ] = None,
     writer: Annotated[
         str | None,
         typer.Option(
-            help="Name by which a second run recognises the first [derived from the files].",
+            help="Name by which a second run recognises the first (default: derived from the files).",
             rich_help_panel=_RERUN,
         ),
     ] = None,
