@@ -466,3 +466,13 @@ def test_a_state_that_no_event_leads_to_is_refused() -> None:
     for machine in wrong:
         with pytest.raises(InvariantBroken):
             machine.validate()
+
+
+def test_a_replica_that_lost_commit_rows_is_restored_with_a_tail_of_older_epochs() -> None:
+    """Law 6: it is not RUNNING, and rows of another epoch than its tail's are refused (seed 3715)."""
+    machine = ReplicaMachine(LogStreamID(1), Epoch(4), LLSN(20), True, LLSN(21), LLSN(4), tail_epoch=Epoch(1))
+    machine.validate()
+    with pytest.raises(CommitAhead):
+        machine.commit(CommitRow(9, GLSN(40), GLSN(30), GLSN(31), LLSN(4), 3, Epoch(2)))
+    machine.seal(Epoch(5), LLSN(21))
+    machine.validate()

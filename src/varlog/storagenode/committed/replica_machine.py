@@ -86,8 +86,9 @@ class ReplicaMachine:
     # Why the replica does not run or serve as it should, for status and errors; "" if it does. Set by `broken`, `freeze` and
     # `set_trouble`; cleared by `clear_trouble`, and by a `seal` that unfreezes it.
     trouble: str = ""
-    # The epoch in which everything in [committed_end, durable_end) was written: it is always one epoch, at most `epoch`, and
-    # `epoch` itself while `opened`. Moved by `opened_as`, `copied`, `reloaded`, `reopened`; NO_EPOCH where nothing is there.
+    # The epoch in which everything in [committed_end, durable_end) was written, at most `epoch`, and `epoch` itself while RUNNING.
+    # A disk that lost synced commit rows leaves a tail of several epochs: it is then that of the first batch, and rows of others
+    # are refused until a sync replaces them. Moved by `opened_as`, `copied`, `reloaded`, `reopened`; NO_EPOCH where there is none.
     tail_epoch: Epoch = NO_EPOCH
     # Not empty: the repository sent an order that contradicts the one known here, and the replica froze. Its data are evidence
     # until a seal that contradicts nothing unfreezes it. Set by `freeze`, cleared by `seal`; implies FROZEN.
@@ -117,8 +118,8 @@ class ReplicaMachine:
         invariant(
             self.tail_epoch <= self.epoch, "no tail is of an epoch that was not entered (law 7)", **facts
         )
-        own_tail = not self.opened or self.durable_end == self.committed_end or self.tail_epoch == self.epoch
-        invariant(frozen or own_tail, "the tail of an opened epoch is its own (law 6)", **facts)
+        own_tail = self.durable_end == self.committed_end or self.tail_epoch == self.epoch
+        invariant(not running or own_tail, "the tail of a running replica is of its epoch (law 6)", **facts)
         invariant(frozen or not self.evidence, "evidence is frozen", **facts)
         invariant(not frozen or not self.primary, "a frozen replica is no primary", **facts)
 
