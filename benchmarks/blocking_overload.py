@@ -33,10 +33,10 @@ def serve_slowly(log: Log, capacity: float) -> None:
     """Let one batch after the other be answered at this rate."""
     free = asyncio.Lock()
 
-    async def deliver(batch: InflightBatch) -> Position:
-        batch.attempt = True  # type: ignore[assignment] # only that there is one
+    async def deliver(inflight: InflightBatch) -> Position:
+        inflight.attempt = True  # type: ignore[assignment] # only that there is one
         async with free:
-            await asyncio.sleep(BATCH_S + parse_header(batch.batch, signed=False).count / capacity)
+            await asyncio.sleep(BATCH_S + parse_header(inflight.batch, signed=False).count / capacity)
         return Position(GLSN(1), LLSN(1), LogStreamID(1))
 
     log._log._appender._sender.deliver = deliver  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, cast
 
-from compare import source_of
+from compare import source_of  # type: ignore[import-not-found] # its neighbour: this runs as a script
 
 START_S_MAX = 60
 SLICES_TO_WARM_UP = 2
