@@ -21,7 +21,7 @@ STEPS_MAX = 2_000_000
 # A run takes a fraction of a second; the longest take some seconds.
 PROCESSOR_S_MAX = 120.0
 # Log lines of a repository whose store went back in time.
-REWIND_WORDS = ("STOPPED", "went back in time", "was taken from the nodes", "replica frozen")
+REWIND_WORDS = ("STOPPED", "went back in time", "was adopted from the nodes", "replica frozen")
 # Log lines about copies that are lost, harmed or old.
 LOSS_WORDS = (*REWIND_WORDS, "replica is damaged", "replica cannot be opened", "unit is damaged")
 # Log lines of nodes about a repository that knows nothing of their cluster.
