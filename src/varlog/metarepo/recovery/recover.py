@@ -40,7 +40,7 @@ from varlog.storage.view_copy import ViewCopy, decode_view_copy
 CALL_TIMEOUT_S: Final = 30.0
 
 M = TypeVar("M", bound=Message)
-AskNode = Callable[[Message], Awaitable[tuple[Message, bytearray]]]
+AskOneNode = Callable[[Message], Awaitable[tuple[Message, bytearray]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str
         connection.close()
 
 
-async def evidence(ask: AskNode, address: str, *, with_rows: bool = False) -> NodeEvidence:
+async def evidence(ask: AskOneNode, address: str, *, with_rows: bool = False) -> NodeEvidence:
     """Everything that one node knows."""
     status = (await _expect(ask, GetNodeStatus(), GetNodeStatusReply))[0].status
     facts, content = await _expect(ask, GetNodeFacts(), GetNodeFactsReply)
@@ -126,7 +126,7 @@ async def evidence(ask: AskNode, address: str, *, with_rows: bool = False) -> No
     )
 
 
-async def _rows(ask: AskNode, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
+async def _rows(ask: AskOneNode, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
     """All commit rows of a replica; None: it cannot be read."""
     rows: list[CommitRow] = []
     llsn: LLSN = FIRST_LLSN
@@ -154,7 +154,7 @@ def _copy(content: bytearray, address: str) -> ViewCopy | None:
         raise Unavailable(f"the copy of the view is damaged: {damaged}") from damaged
 
 
-async def _expect(ask: AskNode, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+async def _expect(ask: AskOneNode, request: Message, answer: type[M]) -> tuple[M, bytearray]:
     reply, payload = await ask(request)
     if not isinstance(reply, answer):
         raise Unavailable("it does not answer like a storage node of this version")

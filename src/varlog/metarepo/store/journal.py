@@ -179,7 +179,7 @@ def encode_body(changes: Iterable[StoreChange]) -> bytes:
     return _encode(body)
 
 
-def decode_commit(body: bytes) -> list[StoreChange]:
+def decode_changes(body: bytes) -> list[StoreChange]:
     changes: list[StoreChange] = []
     for key, value in _decode(body):
         if value is None:
@@ -304,7 +304,7 @@ def recover_journal(content: bytes, applied: int, recorded: int = 0) -> Recovere
     records, lost = _scan(content, header)
     commits, newest = [], applied
     while (found := records.get(newest + 1)) is not None and found.whole:
-        commits.append(decode_commit(found.body()))
+        commits.append(decode_changes(found.body()))
         newest += 1
     _check_complete(header, records, applied, newest, recorded)
     _check_next_place(header, records, lost, newest)
@@ -574,7 +574,7 @@ def _recover_v1(content: bytes, applied: int) -> Recovered:
             raise JournalDamaged(f"it begins with commit {number}, and the store ends with {applied}")
         at, newest = end, number
         if number > applied:
-            commits.append(decode_commit(body))
+            commits.append(decode_changes(body))
     newest = max(newest, applied)
     _check_nothing_newer_v1(content, at, newest)
     return Recovered(commits, _torn_v1(content, at, newest))
