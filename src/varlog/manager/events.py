@@ -48,7 +48,7 @@ class StreamActivity:
         self._current: dict[LogStreamID, Event] = {}
 
     def current(self, log_stream: LogStreamID) -> Event | None:
-        """None: it runs, or was not seen yet."""
+        """The current event of a stream; None: it runs, or was not seen yet."""
         return self._current.get(log_stream)
 
     def begin_step(self, event: Event, streams: Sequence[LogStreamID]) -> None:

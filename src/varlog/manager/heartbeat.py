@@ -124,7 +124,7 @@ class Heartbeat:
             _ = self._tasks.spawn(f"probe/{node.node}", self._probe(node.node))
 
     async def _probe(self, number: NodeID) -> None:
-        """Until it answers, or is no longer registered. Often, because streams wait for it."""
+        """Poll a node until it answers or is no longer registered, often, because streams wait for it."""
         while (node := self._probed.get(number)) is not None:
             if await self._ask(node) is not None:
                 self._probed.pop(number, None)

@@ -231,7 +231,7 @@ class CommitService:
         return connection is self._session
 
     def send(self, message: Message) -> bool:
-        """To the repository; False if none has a session with this node."""
+        """Send a message to the repository. Returns False if none has a session with this node."""
         session = self._session
         if session is None or session.closed:
             return False

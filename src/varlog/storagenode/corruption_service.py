@@ -62,7 +62,7 @@ class CorruptionService:
             _ = self._tasks.spawn("names", self._watch_names())
 
     async def _watch_names(self) -> None:
-        """Of every open file of this node, and of its own metadata files."""
+        """Check the names of all open files of this node, and of its own metadata files, periodically."""
         while True:
             await asyncio.sleep(self._names_s)
             await self._tend_node()
@@ -76,7 +76,7 @@ class CorruptionService:
         await self._worker.close()
 
     def check_soon(self) -> None:
-        """A replica or unit has met bytes that may be damaged."""
+        """Record that a replica or unit has read bytes that may be damaged."""
         self._scrub.loop.check_soon()
         self._unit_scrub.loop.check_soon()
 
@@ -85,7 +85,7 @@ class CorruptionService:
         self._unit_scrub.loop.check_soon()
 
     def check_entries(self, call: Call, request: CheckEntries) -> None:
-        """A reader's report is not trusted, but checked."""
+        """Check the entries of a reader's report, which is not trusted."""
         if not 0 < request.begin < request.end:
             raise InvalidRequest(f"[{request.begin}, {request.end}) are no entries")
         unit = self._units.get(request.log_stream)
@@ -93,7 +93,7 @@ class CorruptionService:
         call.reply(Done())
 
     async def repair(self, request: RepairReplica, _payload: bytearray) -> Done:
-        """From the sources in the given order, except this node."""
+        """Start a repair from the sources in the given order, except this node."""
         replica = self._replica(request.log_stream)
         sources = [source for source in request.sources if source.node != self._node]
         _ = self._tasks.spawn(f"repair/ls={request.log_stream}", replica.block_repair.repair(sources))

@@ -62,14 +62,14 @@ class NodeLease:
             raise NoLease(self._who)
 
     def forget(self, log_stream: LogStreamID) -> None:
-        """It is another unit now, which the repository does not know yet."""
+        """Forget a unit that was replaced by another one, which the repository does not know yet."""
         self._listed.pop(log_stream, None)
 
     def start(self) -> None:
         _ = self._tasks.spawn("lease", self._run())
 
     def request_soon(self) -> None:
-        """A session began, a unit is new, or one has applied its order."""
+        """Request a lease soon: a session began, a unit is new, or one has applied its order."""
         self._wake.set()
 
     async def _run(self) -> None:

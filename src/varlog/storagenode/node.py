@@ -604,7 +604,7 @@ class StorageNodeServer:
             self._changing.pop(log_stream, None)
 
     async def _finish_removal(self, log_stream: LogStreamID, half: CorruptReplica) -> None:
-        """Until the disk accepts it, or the stream was changed otherwise."""
+        """Retry until the disk accepts it, or the stream was changed otherwise."""
         while self._damaged.get(log_stream) is half:
             await asyncio.sleep(REMOVAL_RETRY_S)
             if log_stream in self._changing or self._damaged.get(log_stream) is not half:
@@ -715,7 +715,7 @@ def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call 
 
 
 def _unopened_status(log_stream: LogStreamID, path: Path, error: OSError) -> ReplicaStatus:
-    """As far as is known its files are intact: the next seal opens it and shows its state."""
+    """The status of a replica whose files are intact as far as is known: the next seal opens it and shows its state."""
     status = _damaged_status(log_stream, CorruptReplica(str(path), str(error)))
     return msgspec.structs.replace(
         status, state=ReplicaState.SEALING, trouble=f"it cannot be opened: {error}"

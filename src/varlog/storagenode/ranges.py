@@ -35,7 +35,7 @@ class Ranges:
         return any(low < end and begin < high for low, high in self._ranges)
 
     def add(self, begin: LLSN, end: LLSN) -> None:
-        """One more range; it joins those it touches."""
+        """Add a range; it is merged with those that it touches."""
         if begin >= end:
             return
         apart = [known for known in self._ranges if known[1] < begin or end < known[0]]

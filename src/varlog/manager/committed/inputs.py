@@ -74,14 +74,14 @@ class StreamCondition:
         )
 
     def is_sealed(self, node: NodeID) -> bool:
-        """It has exactly what was ordered, and can be the source of a sync (R-SYNC-2)."""
+        """Whether the replica has exactly what was ordered, and can be the source of a sync (R-SYNC-2)."""
         status = self.known.get(node)
         return (
             status is not None and status.state is ReplicaState.SEALED and status.epoch == self.stream.epoch
         )
 
     def is_behind(self, node: NodeID) -> bool:
-        """It knows the sealed end and has not reached it: it needs commit rows, or a sync."""
+        """Whether the replica knows the sealed end and has not reached it: it needs commit rows, or a sync."""
         status = self.known[node]
         return (
             status.state is ReplicaState.SEALING
@@ -90,7 +90,7 @@ class StreamCondition:
         )
 
     def is_whole(self, node: NodeID) -> bool:
-        """It has everything that was ordered before its epoch."""
+        """Whether the replica has everything that was ordered before its epoch."""
         status = self.known.get(node)
         return (
             status is not None

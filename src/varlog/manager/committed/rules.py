@@ -133,7 +133,7 @@ def _must_renew(case: StreamCondition) -> bool:
 
 
 def _can_be_sealed(case: StreamCondition, node: NodeID) -> bool:
-    """Not sealed yet, and not just waiting for entries: repeating the request changes nothing until more is ordered there."""
+    """Whether a seal request can help: not if the replica is sealed, or waits for entries, when repeating it changes nothing."""
     status = case.known[node]
     if status.state is ReplicaState.FROZEN or case.runs(node) or case.is_sealed(node):
         return False

@@ -131,7 +131,7 @@ class TopicCondition:
         return any(unit.epoch > self.epoch for unit in self.units.get(chain.log_stream, {}).values())
 
     def is_lost(self, log_stream: LogStreamID, node: NodeID) -> bool:
-        """It has been of no use for so long that it is to be replaced."""
+        """Whether the node has been of no use for so long that it must be replaced."""
         inputs = self.inputs
         unreachable_s = max(
             inputs.unreachable_s.get(node, 0.0),
@@ -146,7 +146,7 @@ class TopicCondition:
         return 0 if tail is None or unit is None else tail.newest - unit.newest
 
     def is_filled(self, chain: Chain, node: NodeID) -> bool:
-        """It has what the tail had a moment ago: the rest is copied when it joins."""
+        """Whether the unit has what the tail had a moment ago: the rest is copied when it joins."""
         unit = self.unit(chain.log_stream, node)
         if unit is None or unit.sync is None or unit.sync.state is not SyncState.COMPLETE:
             return False

@@ -34,7 +34,7 @@ class SequencerWatch:
         self._unleased_since: dict[SequencerID, float] = {}
 
     async def poll(self, known: Sequence[SequencerID]) -> frozenset[SequencerID]:
-        """Those that may assign positions."""
+        """The sequencers that may assign positions."""
         for gone in [found for found in self._silent if found not in known]:
             del self._silent[gone]
         asked = [found for found in known if found not in self._silent]

@@ -122,7 +122,7 @@ class BlockRepair:
     async def _fetch_from_any(
         self, blocks: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
-        """From the first source that is not damaged there and answers."""
+        """Fetch from the first source that answers and is not damaged there."""
         failures = []
         for source in sources:
             try:

@@ -104,7 +104,7 @@ class ProducerSequences:
         self._epoch, self._ordered_end, self._noted_end = epoch, end, end
 
     def note(self, header: BatchHeader, llsn: LLSN, attempt: int = 0) -> None:
-        """A batch was received, behind everything else of this epoch."""
+        """Record a batch that was received after everything else of this epoch."""
         batch = ProducedBatch(header.producer, header.sequence, llsn, header.body_crc, attempt)
         self._pending.append(batch)
         batches = self._pending_of.get(batch.producer)

@@ -79,7 +79,7 @@ class LogService:
         replica.reader.fetch(call, request)
 
     def read_at(self, call: Call, request: ReadAt) -> None:
-        """By (stream, LLSN), or by GLSN among the topic's streams on this node."""
+        """Read by (stream, LLSN), or by GLSN among the topic's streams on this node."""
         if request.log_stream:
             replica = self._replica(request.log_stream)
             self._check_readable(replica)

@@ -119,7 +119,7 @@ class ReplicaReader:
             self._answer_nothing(kept.call, self.begin(kept.request))
 
     def begin(self, request: Fetch) -> LLSN:
-        """Where a fetch begins."""
+        """The LLSN at which a fetch begins."""
         return request.llsn or self._store.llsn_from(request.glsn)
 
     def _answer_nothing(self, call: Call, llsn: LLSN) -> None:

@@ -513,7 +513,7 @@ class Replica:
 
     @property
     def _knowledge(self) -> str:
-        """What this replica knows to be ordered, for a message."""
+        """Describe what this replica knows to be ordered, for a message."""
         store = self.store
         return (
             f"this replica knows {store.committed_end - 1} ordered entries, up to position {store.high_watermark} of its topic, "
@@ -595,12 +595,12 @@ class Replica:
         )
 
     def _refuse_queued(self, sealed: Sealed) -> None:
-        """What has no LLSN yet is certainly nowhere."""
+        """Reject the appends without an LLSN: they are certainly not in the log."""
         self._admission_queue.refuse(sealed)
         self._idempotent.refuse(sealed)
 
     def freeze(self, cause: BaseException, evidence: str = "") -> None:
-        """A law broke: this replica stops, the node continues. Its files stay as they are."""
+        """A law was violated: stop this replica, while the node continues. Its files stay unchanged."""
         _log.critical(logfmt("replica frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause), evidence)
         self._syncer.stop()

@@ -35,7 +35,7 @@ _log = get_logger("sync")
 
 
 class Contradiction(VarlogError):
-    """What the replica has is not what was ordered: it must be rebuilt before it can be filled."""
+    """The replica's entries are not those that were ordered: it must be rebuilt before it can be filled."""
 
 
 class SyncOwner(Protocol):
@@ -54,7 +54,7 @@ class SyncOwner(Protocol):
         """Appends that still wait here are certainly not in the log."""
 
     def abandon_waiting(self) -> None:
-        """What became of the appends that still wait here will never be known here."""
+        """Called when the outcome of the appends that still wait here can never be known here."""
 
     async def reopen_if_failed(self) -> None:
         """Open the store again if the disk failed before."""
@@ -63,7 +63,7 @@ class SyncOwner(Protocol):
         """The disk failed."""
 
     def freeze(self, cause: BaseException) -> None:
-        """A law broke."""
+        """Called when a law was violated."""
 
 
 class Syncer:
@@ -171,7 +171,7 @@ class _Sync:
         self._copied_bytes = 0
 
     async def run(self) -> int:
-        """Until everything is here; returns the bytes that were copied."""
+        """Copy until nothing is missing. Returns the number of bytes copied."""
         owner, machine, worker = self._owner, self._machine, self._worker
         store = owner.store
         await owner.reopen_if_failed()

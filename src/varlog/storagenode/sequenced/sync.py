@@ -61,7 +61,7 @@ class UnitSyncOwner(Protocol):
         """Open the store again if the disk failed before."""
 
     def mark_filled(self) -> None:
-        """A sync proved that nothing is missing."""
+        """Called when a sync proved that nothing is missing."""
 
 
 class UnitSyncer:
@@ -189,7 +189,7 @@ class _UnitSync:
         self._copied_bytes = 0
 
     async def run(self, llsn: LLSN) -> int:
-        """From `llsn` on, until everything is here; returns the bytes that were copied."""
+        """Copy from `llsn` on until nothing is missing. Returns the number of bytes copied."""
         await self._owner.reopen_if_failed()
         connection = await self._transport.connect(self._source.address, timeout_s=SYNC_CONNECT_TIMEOUT_S)
         try:

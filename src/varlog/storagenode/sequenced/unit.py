@@ -69,19 +69,19 @@ class UnitOwner(Protocol):
         """Raises NoLease if the node must not answer for the unit now."""
 
     def unit_begun(self) -> None:
-        """A unit is in its first epoch."""
+        """Called when a unit has entered its first epoch."""
 
     def unit_suspicious(self) -> None:
-        """A unit has read bytes that may be damaged."""
+        """Called when a unit has read bytes that may be damaged."""
 
     def unit_filled(self, log_stream: LogStreamID) -> None:
-        """A sync has completed the unit."""
+        """Called when a sync has completed the unit."""
 
     def unit_failed(self, log_stream: LogStreamID) -> None:
         """The unit's disk failed: call its `repair` from time to time."""
 
     def unit_served(self, topic: TopicID, epoch: Epoch) -> None:
-        """A client writes by a projection of a newer epoch than before."""
+        """Called when a client writes under a projection of a newer epoch than before."""
 
 
 class LogUnit:
@@ -232,7 +232,7 @@ class LogUnit:
             self._compare(call, write, stored)
 
     def _compare(self, call: Call, write: UnitWrite, stored: PageRef) -> None:
-        """A batch of as many entries is stored at these positions: is it this one?"""
+        """Compare the batch stored at these positions, which has as many entries, with this one, and answer."""
         epoch = write.epoch
         if (stored.size, stored.crc) != (len(write.batch), parse_header(write.batch).crc):
             raise AlreadyWritten(self.log_stream, write.first_llsn)
@@ -264,7 +264,7 @@ class LogUnit:
             raise NotAccepted(f"log stream {self.log_stream} has too much in flight here: append more slowly")
 
     def _written(self, writes: Sequence[UnitWrite]) -> None:
-        """A group is durable, and in the store's index."""
+        """Handle a group that is durable and in the store's index."""
         try:
             for write in writes:
                 self._machine.settled(write)
@@ -385,7 +385,7 @@ class LogUnit:
         await self._settle()
 
     def point(self) -> UnitPoint:
-        """Its epoch and low end, for a repository that may know less."""
+        """The epoch and the low end of the unit, for a repository that may know less."""
         return UnitPoint(self.log_stream, self.topic, self._machine.newest_epoch, self._machine.low)
 
     def ordered(self) -> UnitOrder | None:
@@ -443,7 +443,7 @@ class LogUnit:
 
     @property
     def disk_failed(self) -> bool:
-        """Its disk failed, and may work again."""
+        """Whether its disk failed, and may work again."""
         return bool(self._disk_failure or self._unsettled) and not (self._closed or self._machine.frozen)
 
     async def repair(self) -> None:
@@ -528,7 +528,7 @@ class LogUnit:
         return cast(UnitWrite, found)
 
     def mark_filled(self) -> None:
-        """A sync proved that nothing is missing here."""
+        """Record that a sync proved that nothing is missing here."""
         self.unverified = False
         self._machine.mark_filled()
         self._owner.unit_filled(self.log_stream)
@@ -594,7 +594,7 @@ class LogUnit:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
     def freeze(self, cause: BaseException) -> None:
-        """A law broke: this unit stops, the node continues. Its files stay as they are."""
+        """A law was violated: stop this unit, while the node continues. Its files stay unchanged."""
         _log.critical(logfmt("log unit frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
         self._stop(Unavailable(f"log stream {self.log_stream} froze on this node"))

@@ -149,7 +149,7 @@ class UnitMachine:
             self.entering = NO_EPOCH
 
     def trim(self, low: LLSN) -> bool:
-        """Nothing below `low` is served or written from now on. True if that changes something here."""
+        """Serve and write nothing below `low` from now on. Returns True if that changes something here."""
         if low <= self.low:
             return False
         self.low = low
@@ -174,7 +174,7 @@ class UnitMachine:
         self.filled = True
 
     def freeze(self, why: str) -> None:
-        """A law broke here: nothing is answered or changed any more."""
+        """A law was violated here: answer and change nothing any more."""
         self.frozen = why
 
     # --- writes ------------------------------------------------------------------------------------------------------

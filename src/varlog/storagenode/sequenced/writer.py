@@ -88,7 +88,7 @@ class UnitWriter:
             self._start()
 
     def drop(self, which: Callable[[UnitWrite], bool]) -> list[UnitWrite]:
-        """Those that are not being written yet, and now never will be."""
+        """Remove and return the writes that have not started, and now never will."""
         dropped = [write for write in self._queue if which(write)]
         if dropped:
             self._queue = [write for write in self._queue if not which(write)]
