@@ -86,7 +86,7 @@ def test_a_piece_of_another_backup_is_refused() -> None:
         cluster = SimCluster()
         cluster.start()
         await _fill(cluster, "orders", 1)
-        with pytest.raises(PreconditionFailed, match="begin again"):
+        with pytest.raises(PreconditionFailed, match="start again"):
             await cluster.ask(REPOSITORY, m.GetBackup(64, 77))
 
     run_simulated(story())

@@ -226,8 +226,8 @@ def test_calls_that_wait_for_the_nodes_to_report_are_shared(monkeypatch: pytest.
     flood: list[Any] = [Waits("flood") for _ in range(4)]
     other: Any = Waits("other")
     for call in flood:
-        witnesses.when_heard(call, lambda: None)
-    witnesses.when_heard(other, lambda: None)
+        witnesses.when_reported(call, lambda: None)
+    witnesses.when_reported(other, lambda: None)
     assert [call.ended is not None for call in flood] == [False, False, False, True]
     assert list(witnesses._waiting) == [*flood[:3], other]
 

@@ -123,7 +123,7 @@ def test_a_process_answers_for_its_public_names_and_says_which(tmp_path: Path) -
 # --- Where the page is from -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "CROSS-SITE", "unheard-of"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "CROSS-SITE", "unreported-of"])
 def test_a_page_of_another_site_gets_no_answer_but_may_link_to_the_dashboard(
     tmp_path: Path, site: str
 ) -> None:

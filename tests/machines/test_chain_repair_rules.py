@@ -28,7 +28,7 @@ from varlog.manager.sequenced.inputs import (
     TopicCondition,
     TopicRepairInputs,
 )
-from varlog.manager.sequenced.repair import _unheard
+from varlog.manager.sequenced.repair import _unreported
 from varlog.manager.sequenced.rules import Plan, plan
 from varlog.model.cluster import Grouping, LogStream, Ordering, Topic, changed
 from varlog.model.epoch import Epoch
@@ -131,7 +131,7 @@ def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compa
 
     def silent(since_s: float, *gone: NodeID) -> Plan:
         units = {node: unit for node, unit in restored.items() if node not in gone}
-        inputs = but(ALONE, unheard_s={(LS, node): since_s for node in gone})
+        inputs = but(ALONE, unreported_s={(LS, node): since_s for node in gone})
         return plan(_case((A, B, C), units=units, alive=tuple(units), inputs=inputs))
 
     waiting = silent(UNHEARD_S / 2, C)
@@ -149,10 +149,10 @@ def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> N
     restored = {node: changed(_unit(node), unverified=True) for node in (A, B)}
     blank = changed(_unit(C, epoch=0, newest=0), unverified=True)
     case = _case((A, B, C), units={**restored, C: blank})
-    assert list(_unheard(case)) == [(LS, C)]
-    waiting = plan(but(case, inputs=but(ALONE, unheard_s={(LS, C): UNHEARD_S / 2})))
+    assert list(_unreported(case)) == [(LS, C)]
+    waiting = plan(but(case, inputs=but(ALONE, unreported_s={(LS, C): UNHEARD_S / 2})))
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.VERIFYING
-    believed = plan(but(case, inputs=but(ALONE, unheard_s={(LS, C): UNHEARD_S}))).change
+    believed = plan(but(case, inputs=but(ALONE, unreported_s={(LS, C): UNHEARD_S}))).change
     assert isinstance(believed, Reconfigure) and believed.wish.lost == {LS: (C,)}
 
 
@@ -171,7 +171,7 @@ def test_no_member_is_compared_with_one_that_was_never_sealed() -> None:
     """An empty unit proves nothing: a drive that lost acknowledged entries would count as whole."""
     restored = changed(_unit(A), unverified=True)
     case = _case((A, B), units={A: restored, B: _unit(B, epoch=0, newest=0)})
-    waiting = plan(but(case, inputs=but(ALONE, unheard_s={(LS, B): UNHEARD_S})))
+    waiting = plan(but(case, inputs=but(ALONE, unreported_s={(LS, B): UNHEARD_S})))
     assert waiting.change is None and _kind(waiting.steps[LS]) is EventKind.VERIFYING
 
 

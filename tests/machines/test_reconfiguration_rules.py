@@ -163,7 +163,7 @@ class Reconfigurations(RuleBasedStateMachine):
         self, wish: Wish, deaf: frozenset[NodeID], troubled: frozenset[NodeID], lose_sequencer: bool
     ) -> None:
         now = self.now
-        unheard = self.silent | deaf
+        unreported = self.silent | deaf
         members = {
             chain.log_stream: (*chain.nodes, *wish.join.get(chain.log_stream, ())) for chain in now.chains
         }
@@ -171,7 +171,7 @@ class Reconfigurations(RuleBasedStateMachine):
             log_stream: {
                 node: SealAnswer(self.units[log_stream, node].newest, "poor" if node in troubled else "")
                 for node in nodes
-                if node not in unheard
+                if node not in unreported
             }
             for log_stream, nodes in {**members, **wish.streams}.items()
         }

@@ -171,7 +171,7 @@ class RepairMachine(RuleBasedStateMachine):
     @rule(old=st.sampled_from(EVERYWHERE))
     def operator_moves(self, old: NodeID) -> None:
         new = next(node for node in EVERYWHERE if node not in self.world.members)
-        self.world.move = None if old == new else Move(old, new)
+        self.world.move = None if old == new else Move(old, new, len(self.world.members))
 
     @rule(node=st.sampled_from((None, *EVERYWHERE)))
     def want_primary(self, node: NodeID | None) -> None:

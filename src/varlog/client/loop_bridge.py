@@ -37,7 +37,7 @@ class LoopBridge:
 
     def check_open(self) -> None:
         if self.closed:
-            raise Unavailable("closed: open or connect again")
+            raise Unavailable("it is closed: open or connect again")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the loop and return its result."""

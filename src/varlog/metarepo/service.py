@@ -75,7 +75,7 @@ class RepositoryService:
             commits,
             leases,
             self._expected,
-            lambda call, act: witnesses.when_heard(call, act),
+            lambda call, act: witnesses.when_reported(call, act),
             term,
             sessions.ask,
             tasks,
@@ -180,10 +180,12 @@ class RepositoryService:
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             if topic.stopped and (
-                unheard := self._witnesses.awaited or self._witnesses.unheard_on(topic.topic)
+                unreported := self._witnesses.awaited or self._witnesses.unreported_on(topic.topic)
             ):
                 whose = "" if self._witnesses.awaited else "the replica on "
-                why = f"{topic.stopped}, and {whose}node {', '.join(map(str, unheard))} has not reported yet"
+                why = (
+                    f"{topic.stopped}, and {whose}node {', '.join(map(str, unreported))} has not reported yet"
+                )
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
@@ -191,7 +193,7 @@ class RepositoryService:
 
         if request.topic not in self._state.topics:
             raise UnknownTopic(str(request.topic))
-        self._witnesses.when_heard(call, answer)
+        self._witnesses.when_reported(call, answer)
 
     # --- trims ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class RepositoryService:
             else:
                 self._confirm_trim(call, request)
 
-        self._witnesses.when_heard(
+        self._witnesses.when_reported(
             call, lambda: self._commits.submit(MembershipOperation(decide, durable, client=call.connection))
         )
 
@@ -317,7 +319,7 @@ class RepositoryService:
             members, stream = rules.seal_stream(members, request.log_stream, committed_end)
             return members, m.StreamReply(stream)
 
-        self._witnesses.when_heard(call, lambda: self._submit(call, decide, seals=request.log_stream))
+        self._witnesses.when_reported(call, lambda: self._submit(call, decide, seals=request.log_stream))
 
     def _unseal_stream(self, call: Call | None, request: m.UnsealStream, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:

@@ -222,14 +222,14 @@ class Reconfigurer:
             answers = complete[chain.log_stream]
             if not is_whole:
                 continue
-            if unheard := [other for other in chain.nodes if other not in answers]:
+            if unreported := [other for other in chain.nodes if other not in answers]:
                 _log.warning(
                     logfmt(
                         "UNVERIFIED: a restarted unit is believed, as others of its chain have not answered for long: what they "
                         "alone held is lost",
                         log_stream=chain.log_stream,
                         node=node,
-                        unheard=unheard,
+                        unreported=unreported,
                     )
                 )
             answers[node] = answers[node]._replace(unverified=False)

@@ -58,7 +58,7 @@ class Dispatcher:
             task = self._tasks.spawn(kind.__name__, work)
             if call is not None:
                 # Even a task that is cancelled before its first step owes its caller an answer.
-                task.add_done_callback(lambda task: self._tell_if_cancelled(call, task))
+                task.add_done_callback(lambda task: self._fail_if_cancelled(call, task))
 
         self._handlers[kind] = start
 
@@ -76,7 +76,7 @@ class Dispatcher:
         self._closed = True
         await self._tasks.close()
 
-    def _tell_if_cancelled(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _fail_if_cancelled(self, call: Call, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             call.fail(Unavailable(f"{self._owner} is stopping"))
 

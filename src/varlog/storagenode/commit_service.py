@@ -86,7 +86,7 @@ class CommitService:
         self._confirm = False
         self._serial = 0
         self._serial_applied = 0
-        self._trims_under_way = 0
+        self._trims_in_flight = 0
         self._epochs: dict[TopicID, Epoch] = dict(self._seen.epochs)
 
     def open(self, call: Call, request: OpenSession) -> None:
@@ -311,9 +311,9 @@ class CommitService:
         ]
         self._marks.received = True
         if trims:
-            self._trims_under_way += 1
+            self._trims_in_flight += 1
             _ = self._tasks.spawn(f"trim/{message.serial}", self._trim(trims))
-        elif not self._trims_under_way:
+        elif not self._trims_in_flight:
             self._serial_applied = message.serial
             if confirm:
                 self._confirm_soon()
@@ -322,15 +322,15 @@ class CommitService:
         """A replica is new here. Earlier trims are not sent again, so they are applied to it now (law 9)."""
         glsn = self._marks.trimmed(replica.topic)
         if replica.claim_trim(glsn):
-            self._trims_under_way += 1
+            self._trims_in_flight += 1
             _ = self._tasks.spawn(f"trim/ls={replica.log_stream}", self._trim([(replica, glsn)]))
 
     async def _trim(self, trims: list[tuple[Replica, GLSN]]) -> None:
         try:
             kept = await asyncio.gather(*(replica.trim(glsn) for replica, glsn in trims))
         finally:
-            self._trims_under_way -= 1
-        if not self._trims_under_way:
+            self._trims_in_flight -= 1
+        if not self._trims_in_flight:
             self._serial_applied = self._serial
             self._confirm_soon()
         late = [trim for trim, done in zip(trims, kept, strict=True) if not done]

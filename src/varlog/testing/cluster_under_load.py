@@ -181,7 +181,7 @@ class ClusterUnderLoad:
             history.sequenced.add(TOPIC)
         await self._read_back(history)
         # Only then is it known where all of it lies: on a busy machine a node may be slow to answer once.
-        seen = await self.wait_status(_all_told)
+        seen = await self.wait_status(_all_reported_status)
         await self.supervisor.stop()
         _examine(_registered(seen), history)
         _examine_units(seen, history)
@@ -272,7 +272,7 @@ def process_of(node: NodeID) -> str:
     return f"vsn-{node}"
 
 
-def _all_told(seen: ClusterStatus) -> bool:
+def _all_reported_status(seen: ClusterStatus) -> bool:
     """Every node that has something of a stream says what."""
     reporting = {health.node for health in seen.nodes if health.status is not None}
     return all(node in reporting for stream in seen.view.streams for node in stream.replicas)

@@ -27,7 +27,7 @@ from varlog.verify.history import ClientCall, TrimCall
 CONNECT_TIMEOUT_S = 5.0
 # Longer than any operation: a client that is stopped finishes what it has begun.
 STOP_TIMEOUT_S = 60.0
-_FOR_EVER = 10**12
+_FOREVER = 10**12
 
 
 class ClientLoad(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ async def work(load: ClientLoad, stopping: Callable[[], bool]) -> None:
                 rng = random.Random(load.seed * 1_000 + number)
                 name = f"{load.name}.{number}"
                 client = Client(name, load.topic, log, history, rng, load.mix(), writer.write, ended)
-                group.create_task(client.run(_FOR_EVER, stopping), name=name)
+                group.create_task(client.run(_FOREVER, stopping), name=name)
 
 
 async def _connect(load: ClientLoad, stopping: Callable[[], bool]) -> Log | None:

@@ -62,8 +62,8 @@ class InflightWindow(Generic[RequestT]):
 
     @property
     def full(self) -> bool:
-        under_way = sum(len(one.batch) for one in self.batches)
-        return len(self.batches) >= WINDOW_BATCHES or under_way >= self._bytes_max
+        in_flight = sum(len(one.batch) for one in self.batches)
+        return len(self.batches) >= WINDOW_BATCHES or in_flight >= self._bytes_max
 
     def shrink(self) -> None:
         """Reduce the window: the primary has too much in flight."""

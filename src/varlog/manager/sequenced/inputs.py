@@ -31,7 +31,7 @@ class TopicRepairInputs:
     long a node has been of no use to a stream, though it answers. `unleased_s`: how long nodes that answer have had no
     lease. `ahead_s`: how long units have been in a newer epoch than the projection. `sequencers`: those that may assign
     positions now. `moves`: requests of operators. `making`: more log streams are being created now. `resting`: filled
-    units that could not join lately. `stuck`: units that refused to be filled. `unheard_s`: how long members of chains
+    units that could not join lately. `stuck`: units that refused to be filled. `unreported_s`: how long members of chains
     have not reported their units, or only failures."""
 
     spares: tuple[NodeID, ...] = ()
@@ -45,7 +45,7 @@ class TopicRepairInputs:
     making: bool = False
     resting: Collection[tuple[LogStreamID, NodeID]] = ()
     stuck: Collection[tuple[LogStreamID, NodeID]] = ()
-    unheard_s: Mapping[tuple[LogStreamID, NodeID], float] = field(default_factory=dict)
+    unreported_s: Mapping[tuple[LogStreamID, NodeID], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class TopicCondition:
 
     def lost(self, chain: Chain) -> tuple[NodeID, ...]:
         """Members that are no longer waited for after all the others were restarted."""
-        silent = [node for node in chain.nodes if (chain.log_stream, node) in self.inputs.unheard_s]
+        silent = [node for node in chain.nodes if (chain.log_stream, node) in self.inputs.unreported_s]
         limit_s = UNHEARD_S if len(chain.nodes) - len(silent) > 1 else UNHEARD_ALONE_S
-        return tuple(node for node in silent if self.inputs.unheard_s[chain.log_stream, node] >= limit_s)
+        return tuple(node for node in silent if self.inputs.unreported_s[chain.log_stream, node] >= limit_s)
 
     def is_sealable(self, log_stream: LogStreamID, node: NodeID) -> bool:
         """Whether a member can answer a seal. A unit that was never sealed cannot: it replaces a lost one, or its disk went back

@@ -168,7 +168,7 @@ class SequencedRepair:
             making=topic in self._making,
             resting=[key for key, until in self._resting.items() if now < until],
             stuck=self._stuck,
-            unheard_s={key: self._for_s("unheard", *key) for key in _unheard(bare)},
+            unreported_s={key: self._for_s("unreported", *key) for key in _unreported(bare)},
         )
         return replace(bare, inputs=inputs)
 
@@ -306,7 +306,7 @@ class SequencedRepair:
         self._resting = {key: until for key, until in self._resting.items() if now < until}
 
 
-def _unheard(case: TopicCondition) -> Iterator[tuple[LogStreamID, NodeID]]:
+def _unreported(case: TopicCondition) -> Iterator[tuple[LogStreamID, NodeID]]:
     """Members without a unit status, with a failed unit, or with a unit that was never sealed."""
     for chain in case.projection.chains if case.projection is not None else ():
         for node in chain.nodes:

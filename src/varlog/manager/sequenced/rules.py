@@ -139,8 +139,8 @@ def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> R
         reasons.extend(f"node {nodes[0]} joins log stream {at}" for at, nodes in came.join.items())
     if not reasons:
         return None
-    unheard = {chain.log_stream: gone for chain in projection.chains if (gone := case.lost(chain))}
-    wish = Wish(without=without, join=came.join, leave=came.leave, streams=streams, lost=unheard)
+    unreported = {chain.log_stream: gone for chain in projection.chains if (gone := case.lost(chain))}
+    wish = Wish(without=without, join=came.join, leave=came.leave, streams=streams, lost=unreported)
     return Reconfigure(wish, reasons[0] if len(reasons) == 1 else f"{reasons[0]}; {len(reasons) - 1} more")
 
 

@@ -120,8 +120,8 @@ def trim_waits_for(
         for node in chain.members:
             units = reported.get(node)
             unit = units.get(chain.log_stream) if units is not None else None
-            unheard = units is None or (unit is None and node in chain.nodes)
-            if unheard or (unit is not None and unit.low < low):
+            unreported = units is None or (unit is None and node in chain.nodes)
+            if unreported or (unit is not None and unit.low < low):
                 holders[node] = None
     return tuple(holders)
 

@@ -44,7 +44,7 @@ class ProjectionService:
         commits: CommitLoop,
         leases: Leases,
         expected: Callable[[Call | None], Call],
-        when_heard: Callable[[Call, Callable[[], None]], None],
+        when_reported: Callable[[Call, Callable[[], None]], None],
         term: Callable[[], int],
         ask: AskNode,
         tasks: Tasks,
@@ -53,7 +53,7 @@ class ProjectionService:
         self._commits = commits
         self._leases = leases
         self._expected = expected
-        self._when_heard = when_heard
+        self._when_reported = when_reported
         self._term = term
         self._ask = ask
         self._tasks = tasks
@@ -76,7 +76,7 @@ class ProjectionService:
     def _propose(self, call: Call | None, request: m.ProposeProjection, payload: bytearray) -> None:
         """Not before the nodes have reported: one of them may know a newer projection."""
         call = self._expected(call)
-        self._when_heard(call, lambda: self._accept(call, request))
+        self._when_reported(call, lambda: self._accept(call, request))
 
     def _accept(self, call: Call, request: m.ProposeProjection) -> None:
         """R-SEQ-10. An invalid proposal is refused before any lease is affected; it is checked again once all leases have ended."""
@@ -179,7 +179,7 @@ class ProjectionService:
         """R-SEQ-13. Not before the nodes have reported: another sequencer may have taken over in a projection that only they
         know."""
         call = self._expected(call)
-        self._when_heard(call, lambda: self._grant(call, request))
+        self._when_reported(call, lambda: self._grant(call, request))
 
     def _grant(self, call: Call, request: m.RenewSequencer) -> None:
         """Grant a lease. A sequencer that is registered already needs no commit."""

@@ -121,8 +121,8 @@ class Adoption:
 
 
 class Witnesses:
-    """The witnesses of one term. `restart` restarts the sessions with some nodes from what is known then. `on_heard` is called
-    once the nodes have reported."""
+    """The witnesses of one term. `restart` restarts the sessions with some nodes from what is known then. `on_all_reported` is
+    called once the nodes have reported."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Witnesses:
         tasks: Tasks,
         grace_s: float,
         term: Callable[[], int] = lambda: 0,
-        on_heard: Callable[[], None] = lambda: None,
+        on_all_reported: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._reports = reports
@@ -144,7 +144,7 @@ class Witnesses:
         self._tasks = tasks
         self._grace_s = grace_s
         self._term = term
-        self._on_heard = on_heard
+        self._on_all_reported = on_all_reported
         self._words: dict[NodeID, OpenSessionReply] = {}
         self._awaited: dict[NodeID, None] = {}
         self._waiting: FairPlaces[Call, tuple[Call, Callable[[], None]]] = FairPlaces()
@@ -157,7 +157,7 @@ class Witnesses:
         self._begun_with: dict[LogStreamID, tuple[NodeID, ...]] = _replicas(state)
         # The replicas and log units that have reported in this term, whether they are in session now or not.
         self._reported: set[tuple[LogStreamID, NodeID]] = set()
-        self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
+        self._units_reported: set[tuple[LogStreamID, NodeID]] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Witnesses:
         """Registered nodes that have not reported in this term, even after the grace time."""
         return tuple(self._awaited)
 
-    def when_heard(self, call: Call, act: Callable[[], None]) -> None:
+    def when_reported(self, call: Call, act: Callable[[], None]) -> None:
         """Call `act`, which answers `call`, once the nodes have reported: immediately, except at the beginning of a term."""
         if self._state.witnessed:
             act()
@@ -198,13 +198,13 @@ class Witnesses:
     def _grace_over(self) -> None:
         if not self._state.witnessed:
             _log.warning(logfmt("nodes were not reached within the grace time", nodes=list(self._awaited)))
-            self._hear_all()
+            self._all_reported()
 
-    def _hear_all(self) -> None:
-        for topic, unheard in self._unheard().items():
-            self._miss(self._state.topics[topic], unheard)
+    def _all_reported(self) -> None:
+        for topic, unreported in self._unreported().items():
+            self._miss(self._state.topics[topic], unreported)
         self._state.witnessed = True
-        self._on_heard()
+        self._on_all_reported()
         self._end_missing()
         waiting, self._waiting = self._waiting, FairPlaces()
         for call, act in waiting.values():
@@ -220,12 +220,12 @@ class Witnesses:
         """Examine what a node knows when its session begins, before any of its reports count."""
         self._words[node] = word
         self._reported.update((point.log_stream, node) for point in word.replicas)
-        self._units_heard.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
+        self._units_reported.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
         for topic, claim in self._claims(node, word):
             self.stop(topic, claim.why, claim.position, claim.epoch)
         self._awaited.pop(node, None)
         if not self._awaited and not self._state.witnessed:
-            self._hear_all()
+            self._all_reported()
         self._end_missing()
         for found in self._state.topics.values():
             if found.stopped:
@@ -268,7 +268,7 @@ class Witnesses:
 
     # --- Log streams without a report ---------------------------------------------------------------------------------
 
-    def _unheard(self) -> dict[TopicID, list[LogStream]]:
+    def _unreported(self) -> dict[TopicID, list[LogStream]]:
         """The log streams of which no replica has reported in this term, by topic. Once all registered nodes have reported, these
         are the streams of which every replica is lost or damaged: each replica existed before its log stream was registered
         (R-REG-2)."""
@@ -286,32 +286,32 @@ class Witnesses:
         for projection in view.projections:
             for chain in projection.chains:
                 of_chain = view.stream(chain.log_stream)
-                told_of = any((chain.log_stream, node) in self._units_heard for node in chain.nodes)
-                if of_chain is not None and not told_of:
+                is_reported = any((chain.log_stream, node) in self._units_reported for node in chain.nodes)
+                if of_chain is not None and not is_reported:
                     found.setdefault(projection.topic, []).append(changed(of_chain, replicas=chain.nodes))
         return found
 
-    def unheard_on(self, topic: TopicID) -> tuple[NodeID, ...]:
+    def unreported_on(self, topic: TopicID) -> tuple[NodeID, ...]:
         """Nodes that have not reported a replica of this topic in this term, although they have one: they are away, or it is lost
         or damaged. It may know newer positions than all that have reported: their newest rows may be lost as well."""
         found = self._state.topics.get(topic)
         if found is None or found.sequenced:
             return ()
-        unheard = {
+        unreported = {
             node
             for stream in self._state.streams.values()
             if stream.topic == topic
             for node in self._begun_with.get(stream.log_stream, ())
             if node in stream.replicas and (stream.log_stream, node) not in self._reported
         }
-        return tuple(sorted(unheard))
+        return tuple(sorted(unreported))
 
-    def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
+    def _miss(self, topic: Topic, unreported: list[LogStream]) -> None:
         """Stop a topic after the grace time: nothing is ordered while no replica of one of its log streams has reported."""
         if topic.stopped and not topic.missed:
             return
-        missed = tuple(sorted({node for stream in unheard for node in stream.replicas}))
-        streams = ", ".join(str(stream.log_stream) for stream in unheard)
+        missed = tuple(sorted({node for stream in unreported for node in stream.replicas}))
+        streams = ", ".join(str(stream.log_stream) for stream in unreported)
         nodes = " or ".join(map(str, missed))
         why = (
             f"no replica of log stream {streams} was reached since the metadata repository started, and it may know newer positions"
@@ -341,9 +341,9 @@ class Witnesses:
         missing = [topic for topic in self._state.topics.values() if topic.missed]
         if not missing or not self._state.witnessed:
             return
-        unheard = self._unheard()
+        unreported = self._unreported()
         for topic in missing:
-            if topic.topic not in self._stopping and topic.topic not in unheard:
+            if topic.topic not in self._stopping and topic.topic not in unreported:
                 self._end_missing_of(topic.topic)
 
     def _end_missing_of(self, topic: TopicID) -> None:
@@ -489,7 +489,7 @@ class Witnesses:
         # If a node has a copy of a newer view, more than the order is lost.
         view_lost = any(word.view_revision > self._revision for word in self._words.values())
         alone = all(claim.order_alone for claim in claims) and not view_lost
-        silent = tuple(sorted({*self._silent(), *self.unheard_on(topic)}))
+        silent = tuple(sorted({*self._silent(), *self.unreported_on(topic)}))
         return Adoption(found, joined, ends, silent, self._raised(joined, ends), trimmed, alone)
 
     async def _survey_sequenced(self, topic: Topic) -> Adoption:

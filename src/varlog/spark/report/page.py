@@ -331,7 +331,7 @@ def distribution_plot(
     parts = [_grid(frame, steps, lambda value: f"{value:,.0f}"), _power_axis(frame, low, high, base, text)]
     for half, count in sorted(doublings.items()):
         left, right = x(2 ** (half / 2)), x(2 ** ((half + 1) / 2))
-        told_of = f"{text(2 ** (half / 2))} to {text(2 ** ((half + 1) / 2))}: {count:,}"
+        label = f"{text(2 ** (half / 2))} to {text(2 ** ((half + 1) / 2))}: {count:,}"
         parts.append(
             _rect(
                 left + 0.4,
@@ -339,7 +339,7 @@ def distribution_plot(
                 right - left - 0.8,
                 HEIGHT - BOTTOM - frame.y(count),
                 "s0",
-                told_of,
+                label,
             )
         )
     parts += [_mark(label, x(max(value, 1)), row) for row, (label, value) in enumerate(marks)]

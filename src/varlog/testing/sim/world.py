@@ -509,7 +509,7 @@ class World:
     async def _wait_users(self) -> None:
         """Let the operations in flight end; those whose client died never do."""
         patience = asyncio.get_running_loop().time() + 60.0
-        while asyncio.get_running_loop().time() < patience and self._under_way():  # noqa: ASYNC110
+        while asyncio.get_running_loop().time() < patience and self._has_work():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         for operation in self.history.operations:
             operation.abandoned = operation.ended is None and not self._lives(operation.client)
@@ -530,7 +530,7 @@ class World:
             node.up and NodeID(number) in missed for number, node in enumerate(self._nodes, 1)
         )
 
-    def _under_way(self) -> bool:
+    def _has_work(self) -> bool:
         return any(
             operation.ended is None and self._lives(operation.client) for operation in self.history.operations
         )

@@ -33,21 +33,21 @@ class MessageObserver:
         kind = type(message)
         if kind is Commits:
             if not self._rewound:
-                self._hear_order(sender, message)  # type: ignore[arg-type]
+                self._check_order(sender, message)  # type: ignore[arg-type]
         elif kind is StreamReply:
-            self._hear_stream(message.stream)  # type: ignore[attr-defined]
+            self._check_stream(message.stream)  # type: ignore[attr-defined]
         elif kind is GetViewReply:
             view = message.view  # type: ignore[attr-defined]
             if self._revisions.get(sender) != view.revision:
                 self._revisions[sender] = view.revision
                 for stream in view.streams:
-                    self._hear_stream(stream)
+                    self._check_stream(stream)
 
     def applied(self, sender: Process, message: Commits, committed_end: Callable[[int], int]) -> None:
         """A storage node has acted on it; `committed_end`: of its replica of a log stream, as it is now."""
-        self._hear_order(sender, message, committed_end)
+        self._check_order(sender, message, committed_end)
 
-    def _hear_order(
+    def _check_order(
         self,
         sender: Process,
         message: Commits,
@@ -61,7 +61,7 @@ class MessageObserver:
                     log_stream, row.llsn_begin, row.glsn_begin, row.count, row.epoch, sender.name
                 )
 
-    def _hear_stream(self, stream: LogStream) -> None:
+    def _check_stream(self, stream: LogStream) -> None:
         if not self._rewound and not self._is_sequenced(stream.topic):  # its epochs are a projection's
             self._history.record_seal(stream.log_stream, stream.epoch, stream.sealed_end)
 
@@ -78,23 +78,23 @@ class SequencedObserver:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._told = history.sequenced_facts
+        self._facts = history.sequenced_facts
         self._revisions: dict[object, int] = {}
         self._asked: dict[tuple[SimConnection, int], Message] = {}
         self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it sent
 
     def is_sequenced(self, topic: int) -> bool:
-        return topic in self._told.names
+        return topic in self._facts.names
 
     def observe(self, connection: SimConnection, message: Message) -> None:
         """Before it is on its way."""
         if isinstance(message, m.GetViewReply):
-            self._hear_view(connection, message)
+            self._check_view(connection, message)
         elif isinstance(message, m.TopicReply):
             if message.topic.sequenced:
-                self._told.names[message.topic.topic] = message.topic.name
+                self._facts.names[message.topic.topic] = message.topic.name
         elif isinstance(message, m.ProposeProjectionReply):
-            self._hear_projection(message.projection)
+            self._check_projection(message.projection)
         elif isinstance(message, m.SealUnitReply):
             key = connection.process.host, message.log_stream
             self._sealed[key] = max(self._sealed.get(key, 0), message.epoch)
@@ -104,38 +104,38 @@ class SequencedObserver:
         elif isinstance(message, (*_ANSWERS, m.NextTokensReply)) and connection.accepting:
             request = self._asked.pop((connection.other, connection.posted), None)
             if isinstance(request, _FENCED):
-                self._hear_answer(connection, request, message)
+                self._check_answer(connection, request, message)
             elif (
                 isinstance(request, m.NextTokens) and isinstance(message, m.NextTokensReply) and request.count
             ):
                 begin, end = message.first - message.skipped, message.first + request.count
                 who = connection.process.name
-                self._told.tokens.append(ObservedGrant(request.topic, request.epoch, begin, end, who))
+                self._facts.tokens.append(ObservedGrant(request.topic, request.epoch, begin, end, who))
 
-    def _hear_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
+    def _check_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
         view = message.view
         if self._revisions.get(connection.process) == view.revision:
             return
         self._revisions[connection.process] = view.revision
         for topic in view.topics:
             if topic.sequenced:
-                self._told.names[topic.topic] = topic.name
+                self._facts.names[topic.topic] = topic.name
         for projection in view.projections:
-            self._hear_projection(projection)
+            self._check_projection(projection)
 
-    def _hear_projection(self, projection: Projection) -> None:
-        known = self._told.projections.setdefault(projection.topic, {})
+    def _check_projection(self, projection: Projection) -> None:
+        known = self._facts.projections.setdefault(projection.topic, {})
         first = known.setdefault(projection.epoch, projection)
         if first != projection:
-            self._told.contradictions.append(
+            self._facts.contradictions.append(
                 f"topic {projection.topic} has two projections of epoch {projection.epoch}: {first} and {projection}"
             )
 
-    def _hear_answer(self, connection: SimConnection, request: Message, answer: Message) -> None:
+    def _check_answer(self, connection: SimConnection, request: Message, answer: Message) -> None:
         log_stream, epoch = request.log_stream, request.epoch  # type: ignore[attr-defined]
         sealed = self._sealed.get((connection.process.host, log_stream), 0)
         if epoch < sealed:
-            self._told.stale_answers.append(
+            self._facts.stale_answers.append(
                 f"{connection.process.name} sent epoch {sealed} of its log stream {log_stream}, and then answered "
                 f"{request} by {type(answer).__name__}"
             )

@@ -86,7 +86,7 @@ class FaultActions:
             # A paused client cannot keep its deadlines.
             FaultKind.PAUSE: (SERVERS, self.pause),
             FaultKind.AWAY: (NODES, self._away),
-            FaultKind.CUT: (EVERYONE, lambda _: self._told("connection cut: ", self._network.cut_one())),
+            FaultKind.CUT: (EVERYONE, lambda _: self._log_fault("connection cut: ", self._network.cut_one())),
             FaultKind.STRAGGLE: (EVERYONE, self._straggle),
             FaultKind.LOSS: (EVERYONE, self._lose),
             FaultKind.PARTITION: (EVERYONE, self._cut_off),
@@ -151,7 +151,7 @@ class FaultActions:
         up = [host for host in self._hosts if host.up and _class(host) in whom]
         return self._rng.choices(up, [whom[_class(host)] for host in up])[0] if up else None
 
-    def _told(self, what: str, whom: str) -> None:
+    def _log_fault(self, what: str, whom: str) -> None:
         if whom:
             self._trace(f"{what}{whom}")
 
@@ -225,7 +225,7 @@ class FaultActions:
 
     def _lose(self, host: Host) -> None:
         if self._rng.random() < 0.5:
-            self._told("connection swallows everything: ", self._network.lose_one())
+            self._log_fault("connection swallows everything: ", self._network.lose_one())
             return
         for_s, whom, one_way = self._moment_s(1.5, 4.0, 8.0), self._other(host), self._rng.random() < 0.5
         until = asyncio.get_running_loop().time() + for_s

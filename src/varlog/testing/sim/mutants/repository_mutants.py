@@ -149,7 +149,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A log stream of which every replica is lost counts as reached when all nodes are: its positions are given again (law 3).",
         (
             (
-                f"{_WITNESSES}._unheard",
+                f"{_WITNESSES}._unreported",
                 "(topic.sequenced and not self._awaited)",
                 "not self._awaited",
             ),
@@ -162,7 +162,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.service:RepositoryService._get_tail",
-                "self._witnesses.awaited or self._witnesses.unheard_on(topic.topic)",
+                "self._witnesses.awaited or self._witnesses.unreported_on(topic.topic)",
                 "self._witnesses.awaited",
             ),
         ),
@@ -171,7 +171,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "lost-topic-adopts-itself",
         "A stopped topic with replicas that were not reached continues with what the others report (law 3).",
-        ((f"{_WITNESSES}._survey", "*self.unheard_on(topic)", ""),),
+        ((f"{_WITNESSES}._survey", "*self.unreported_on(topic)", ""),),
         needs=(FaultKind.BEYOND,),
     ),
 )

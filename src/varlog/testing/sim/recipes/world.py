@@ -118,8 +118,8 @@ class RecipeWorld(World):
     async def _look_apart(self) -> None:
         await self._auditor().look()
 
-    def _under_way(self) -> bool:
-        return super()._under_way() or any(
+    def _has_work(self) -> bool:
+        return super()._has_work() or any(
             call.ended is None and self._lives(call.client) for call in self.recipes.calls
         )
 
