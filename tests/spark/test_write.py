@@ -109,7 +109,7 @@ def test_a_log_stream_can_be_named_by_its_id(spark: SparkSession, topic: Topic) 
         (
             ["'x' AS data"],
             {"address": "127.0.0.1:1", "timeout": "1"},
-            "option 'address' is '127.0.0.1:1'.*no answer",
+            "option 'address' is '127.0.0.1:1'.*did not answer",
         ),
         (["'x' AS data"], {"address": "here"}, "option 'address' is 'here'.*not an address"),
         (["'x' AS data"], {"writer": "a/b"}, "writer's name"),
